@@ -1,38 +1,26 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health"
-
 	"larder/internal/config"
 	"larder/internal/engine"
-	"larder/internal/errs"
-	"larder/internal/gpu"
 	"larder/internal/prep"
 	"larder/internal/rpc"
 	"larder/internal/session"
 	"larder/internal/shm"
-	"larder/internal/source"
 	"larder/internal/telemetry"
 	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
-	"larder/tiers"
 )
 
 // Options says what a daemon serves and who it belongs to.
@@ -52,46 +40,30 @@ type Options struct {
 // Daemon serves one Unix socket, and TCP and HTTP where the configuration says so. Its methods are safe for
 // concurrent use, but Serve is called at most once.
 type Daemon struct {
-	opt      Options
-	log      *slog.Logger // opt.Log, which also remembers its last error
-	life     life
-	resolved config.Resolved // of the configuration at the start
-
-	config struct {
-		sync.Mutex // held while a change is applied
-		now        *config.Config
-	}
-
-	listener  *session.Listener
-	tcp       net.Listener
-	access    tcpAccess
-	catalog   *source.Catalog
-	store     *tiers.Store
-	state     state
-	gpu       gpu.Probe
-	engine    *engine.Engine
-	evictors  []func() // end the policies that have something to end
-	sessions  *session.Server
-	rpc       []*grpc.Server
-	health    *health.Server
-	http      *telemetry.HTTPServer
-	listeners atomic.Pointer[[]*larderv1.Listener] // set when all are open
-
-	sessionHalf, grpcHalf net.Listener
-
-	parts struct {
-		group  *errgroup.Group
-		stop   context.CancelFunc // ends the engine
-		broken <-chan struct{}    // closed when a part failed
-	}
-	streamsEnd chan struct{} // closed when gRPC streams must end
-
-	stops     stops
-	logPath   string // absolute; "" is standard error
+	opt       Options
+	log       *slog.Logger // opt.Log, which also remembers its last error
 	lastError *atomic.Pointer[loggedError]
+	life      life
+	config    configuration
 
-	closeOnce sync.Once
-	closeErr  error
+	doors     doors
+	resources resources
+	engine    *engine.Engine
+	servers   servers
+	parts     parts
+	stops     stops
+
+	closing struct {
+		sync.Once
+		err error
+	}
+}
+
+// configuration is what the daemon was started with, and what is in force now.
+type configuration struct {
+	sync.Mutex // held while a change is applied
+	now        *config.Config
+	resolved   config.Resolved // of the configuration at the start
 }
 
 // Open starts a daemon. When it returns, clients can connect. On an error nothing is left behind. Errors that a user
@@ -101,20 +73,15 @@ func Open(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{opt: o, resolved: resolved, streamsEnd: make(chan struct{}), health: health.NewServer()}
-	d.config.now = o.Config
+	d := &Daemon{opt: o, servers: newServers()}
+	d.config.now, d.config.resolved = o.Config, resolved
 	d.log, d.lastError = rememberErrors(o.Log)
-	if file := o.Config.Log.File; file != "" {
-		if path, err := filepath.Abs(file); err == nil {
-			d.logPath = path
-		}
-	}
 	if o.Reload != nil {
 		d.stops = newStops()
 	}
 	err = d.open()
 	if err == nil {
-		err = d.listener.Unmark()
+		err = d.doors.unix.Unmark()
 	}
 	if err != nil {
 		if cerr := d.Close(); cerr != nil {
@@ -127,23 +94,13 @@ func Open(o Options) (*Daemon, error) {
 }
 
 // Socket is the path of the Unix socket.
-func (d *Daemon) Socket() string { return d.listener.Path() }
+func (d *Daemon) Socket() string { return d.doors.socket() }
 
 // HTTP is the address of the metrics, "" when they are off.
-func (d *Daemon) HTTP() string {
-	if d.http == nil {
-		return ""
-	}
-	return d.http.Addr()
-}
+func (d *Daemon) HTTP() string { return d.servers.httpAddr() }
 
 // GRPC is the TCP address of gRPC, "" when it is off.
-func (d *Daemon) GRPC() string {
-	if d.tcp == nil {
-		return ""
-	}
-	return d.tcp.Addr().String()
-}
+func (d *Daemon) GRPC() string { return d.doors.grpc() }
 
 func (d *Daemon) open() error {
 	cfg := d.config.now
@@ -151,61 +108,36 @@ func (d *Daemon) open() error {
 	if err != nil {
 		return err
 	}
-	if d.listener, err = session.ListenGroup(cmp.Or(cfg.Socket, session.DefaultSocket()), group); err != nil {
-		return err
-	}
-	if err := d.listenTCP(cfg.GRPC); err != nil {
+	if err := d.doors.open(cfg, group, d.log); err != nil {
 		return err
 	}
 	if err := d.openEngine(cfg); err != nil {
 		return err
 	}
-	d.sessions = session.NewServer(session.Config{
+	d.servers.sessions = session.NewServer(session.Config{
 		Engine: d.engine, Service: rpc.Service(d.engine, d.log), Log: d.log, Group: group,
 	})
-	d.rpc = append(d.rpc, d.grpcServer(rpc.PeerCreds(), nil))
-	if d.tcp != nil {
-		d.rpc = append(d.rpc, d.grpcServer(d.access.creds, d.access.tokens))
+	d.servers.addGRPC(d.engine, d.log, tcpAccess{creds: rpc.PeerCreds()})
+	if d.doors.tcp != nil {
+		d.servers.addGRPC(d.engine, d.log, d.doors.access)
 	}
 	d.start(session.Allow(group))
 	if cfg.HTTP != "" {
-		d.http, err = telemetry.ListenHTTP(cfg.HTTP, telemetry.HTTPConfig{
+		d.servers.http, err = telemetry.ListenHTTP(cfg.HTTP, telemetry.HTTPConfig{
 			Stats: d.stats, Ready: d.ready, Version: d.opt.Version, Log: d.log,
 		})
 		if err != nil {
 			return err
 		}
 	}
-	list := d.describeListeners()
-	d.listeners.Store(&list)
+	d.doors.describe(cfg, d.HTTP())
 	d.logStart(cfg)
-	return nil
-}
-
-func (d *Daemon) grpcServer(creds credentials.TransportCredentials, tokens *rpc.Tokens) *grpc.Server {
-	return rpc.NewServer(rpc.Config{
-		Engine: d.engine, Log: d.log, Health: d.health, Done: d.streamsEnd, Creds: creds, Tokens: tokens,
-	})
-}
-
-// listenTCP opens the TCP listener of gRPC, where there is one, and reads who may call.
-func (d *Daemon) listenTCP(g config.GRPC) (err error) {
-	if g.Listen == "" {
-		return nil
-	}
-	if d.access, err = openAccess(g, d.log); err != nil {
-		return err
-	}
-	if d.tcp, err = net.Listen("tcp", g.Listen); err != nil {
-		return errs.Wrap(err, errs.ConfigInvalid, "grpc.listen", "choose a free address of this machine",
-			"listen for gRPC on %s", g.Listen)
-	}
 	return nil
 }
 
 // logStart logs what the configuration came to, and what is wrong with it without being an error.
 func (d *Daemon) logStart(cfg *config.Config) {
-	r := d.resolved
+	r := d.config.resolved
 	for _, w := range r.Warnings() {
 		d.log.Warn("a size of the configuration makes no sense", "what", w)
 	}
@@ -216,29 +148,19 @@ func (d *Daemon) logStart(cfg *config.Config) {
 	d.log.Info("configuration", "memory_limit", units.Size(r.Memory), "tiers_total", units.Size(r.Total),
 		"encoded", cfg.Tiers.Encoded.String(), "decoded", cfg.Tiers.Decoded.String(),
 		"augmented", cfg.Tiers.Augmented.String(), "rings", units.Size(r.MaxRing), "workers", r.Workers,
-		"decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.gpu.Status())
+		"decoder", prep.DecoderName(), "parity", prep.Parity(), "gpu", d.resources.gpu.Status())
 }
 
 // openEngine opens what the engine uses, and the engine.
 func (d *Daemon) openEngine(cfg *config.Config) error {
-	r := d.resolved
+	r := d.config.resolved
 	if os.Getenv("GOMEMLIMIT") == "" { // tiers and rings are no memory of the Go runtime
 		debug.SetMemoryLimit(r.Own)
 	}
-	var err error
-	if d.catalog, err = source.OpenCatalog(source.CatalogConfig{
-		IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, MaxObject: r.MaxMemory,
-		Logger: d.log,
-	}); err != nil {
+	err := d.resources.open(resourceOptions{config: cfg, resolved: r, socket: d.Socket(), log: d.log})
+	if err != nil {
 		return err
 	}
-	if d.store, err = tiers.Open(tiers.Config{VerifyEvery: cfg.Tiers.VerifyEvery}); err != nil {
-		return err
-	}
-	if d.state, err = d.openState(cfg.Sampler.Seed); err != nil {
-		return err
-	}
-	d.gpu = gpu.Open()
 	d.engine, err = engine.New(d.engineConfig(cfg))
 	if os.Getenv("GOMAXPROCS") == "" {
 		// Workers are in C most of the time. With one place more than they take, a goroutine that waits in the kernel
@@ -250,28 +172,28 @@ func (d *Daemon) openEngine(cfg *config.Config) error {
 }
 
 func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
-	r := d.resolved
-	first := settings(cfg, r)
+	r := d.config.resolved
 	return engine.Config{
-		Version: d.opt.Version, Catalog: d.catalog, Store: d.store, Journal: d.state.journal, Found: d.state.found,
-		GPU: d.gpu, Log: d.log, Workers: r.Workers, Limits: imageLimits(cfg.Prep, r),
-		SkipCorrupt: cfg.Prep.OnCorrupt == "skip", Tiers: first.Tiers, TierSetting: first.TierSetting,
-		MaxRing: first.MaxRing, Strata: first.Strata, ApplyConfig: d.applyConfig, Stop: d.askStop, Status: d.status,
-		ParseSize: func(s string, total int64) (int64, bool, error) {
-			v, err := config.ParseSize(s)
-			if total < 0 {
-				total = r.Machine
-			}
-			return v.Of(total), v.IsAuto(), err
+		Version: d.opt.Version, Seed: d.resources.state.seed, Log: d.log,
+		Data:    engine.DataConfig{Catalog: d.resources.catalog, Store: d.resources.store},
+		Journal: engine.JournalConfig{Log: d.resources.state.journal, Found: d.resources.state.found},
+		Crash:   engine.CrashConfig{File: d.resources.state.decoding, Trial: d.opt.Trial},
+		Work: engine.WorkConfig{Workers: r.Workers, Limits: imageLimits(cfg.Prep, r),
+			SkipCorrupt: cfg.Prep.OnCorrupt == "skip"},
+		Memory: engine.MemoryConfig{
+			Settings: settings(cfg, r), Limit: r.Memory, Own: r.Own, Evictor: d.resources.newEvictor,
+			ParseSize: func(s string, total int64) (int64, bool, error) {
+				v, err := config.ParseSize(s)
+				if total < 0 {
+					total = r.Machine
+				}
+				return v.Of(total), v.IsAuto(), err
+			},
 		},
-		MemoryLimit: r.Memory, Own: r.Own, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max,
-		IdleTimeout: cfg.Jobs.IdleTimeout, Seed: d.state.seed, Evictor: d.newEvictor, Decoding: d.state.decoding,
-		Trial: d.opt.Trial,
-		Listeners: func() []*larderv1.Listener {
-			if l := d.listeners.Load(); l != nil {
-				return *l
-			}
-			return nil
+		Jobs: engine.JobConfig{Lease: cfg.Jobs.Lease, Max: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout},
+		Daemon: engine.DaemonConfig{
+			ApplyConfig: d.applyConfig, Stop: d.askStop, Status: d.status, GPU: d.resources.gpu,
+			Listeners: d.doors.described,
 		},
 	}
 }
@@ -287,28 +209,12 @@ func imageLimits(p config.Prep, r config.Resolved) prep.Limits {
 	return l
 }
 
-// start runs every part in a goroutine. The first that fails closes broken.
+// start runs every part in a goroutine.
 func (d *Daemon) start(allow func(shm.Peer) bool) {
-	ctx, stop := context.WithCancel(context.Background())
-	d.parts.stop = stop
-	group, gctx := errgroup.WithContext(ctx)
-	d.parts.group, d.parts.broken = group, gctx.Done()
-	d.grpcHalf, d.sessionHalf = session.MuxFor(d.listener.Door(), allow)
-	part := func(name string, f func() error) {
-		group.Go(func() error {
-			err := f()
-			if err != nil && d.life.stopping() { // e.g. larder run -- true: closed before the part had begun
-				d.log.Debug("a part of the daemon ended", "part", name, "error", err)
-				return nil
-			}
-			if err != nil && !errors.Is(err, net.ErrClosed) {
-				d.log.Error("a part of the daemon failed", "part", name, "error", err)
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			return nil
-		})
-	}
-	part("engine", func() error {
+	ctx := d.parts.begin(d.log, d.life.stopping)
+	grpcHalf, sessionHalf := session.MuxFor(d.doors.unix.Door(), allow)
+	d.parts.halves = []net.Listener{grpcHalf, sessionHalf}
+	d.parts.run("engine", func() error {
 		if err := d.engine.Run(ctx); err != nil {
 			return err
 		}
@@ -317,10 +223,10 @@ func (d *Daemon) start(allow func(shm.Peer) bool) {
 		}
 		return nil
 	})
-	part("sessions", func() error { return d.sessions.Serve(d.sessionHalf) })
-	part("gRPC", func() error { return d.rpc[0].Serve(d.grpcHalf) })
-	if d.tcp != nil {
-		part("gRPC over TCP", func() error { return d.rpc[1].Serve(d.tcp) })
+	d.parts.run("sessions", func() error { return d.servers.sessions.Serve(sessionHalf) })
+	d.parts.run("gRPC", func() error { return d.servers.grpc[0].Serve(grpcHalf) })
+	if d.doors.tcp != nil {
+		d.parts.run("gRPC over TCP", func() error { return d.servers.grpc[1].Serve(d.doors.tcp) })
 	}
 }
 
@@ -341,7 +247,7 @@ func (d *Daemon) ready() error {
 	if d.life.stopping() {
 		return errors.New("the daemon is stopping")
 	}
-	if err := d.state.journal.Room(); err != nil {
+	if err := d.resources.state.journal.Room(); err != nil {
 		return err
 	}
 	select {
@@ -357,10 +263,10 @@ func (d *Daemon) drain(ctx context.Context) error {
 	if !d.life.become(stopping) {
 		return nil
 	}
-	d.health.Shutdown()
+	d.servers.health.Shutdown()
 	drained := make(chan error, 1)
 	go func() { drained <- d.engine.Drain(ctx) }()
-	err := d.sessions.Shutdown(ctx) // notifies the clients
+	err := d.servers.sessions.Shutdown(ctx) // notifies the clients
 	return errors.Join(err, <-drained)
 }
 
@@ -368,85 +274,22 @@ func (d *Daemon) drain(ctx context.Context) error {
 // follows.
 func (d *Daemon) leave() {
 	d.life.become(stopping)
-	d.health.Shutdown()
+	d.servers.health.Shutdown()
 	d.engine.Leave()
 }
 
 // Close ends everything at once, and is idempotent. Jobs that were not drained before are in the journal for the next
 // daemon, where there is a state directory.
 func (d *Daemon) Close() error {
-	d.closeOnce.Do(func() {
+	d.closing.Do(func() {
 		d.life.become(closed)
 		d.stops.finish()
-		close(d.streamsEnd)
-		d.closeErr = errors.Join(append(d.closeServers(), d.closeResources()...)...)
+		problems := d.servers.close()
+		problems = append(problems, d.parts.end())
+		d.doors.closeTCP()
+		problems = append(problems, d.resources.close(d.log)...) // the engine has ended
+		problems = append(problems, d.doors.closeUnix())
+		d.closing.err = errors.Join(problems...)
 	})
-	return d.closeErr
-}
-
-// closeServers ends the sessions, gRPC and HTTP, then the engine.
-func (d *Daemon) closeServers() (problems []error) {
-	if d.sessions != nil {
-		problems = append(problems, d.sessions.Close())
-	}
-	for _, s := range d.rpc {
-		stopGracefully(s, time.Second)
-	}
-	if d.http != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		if err := d.http.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			problems = append(problems, err)
-		}
-		cancel()
-	}
-	if d.parts.stop != nil {
-		d.parts.stop()
-		problems = append(problems, d.parts.group.Wait())
-		_ = d.grpcHalf.Close()
-		_ = d.sessionHalf.Close()
-	}
-	if d.tcp != nil {
-		_ = d.tcp.Close() // its server, where there was one, has closed it already
-	}
-	return problems
-}
-
-// closeResources closes what the engine used; the engine has ended.
-func (d *Daemon) closeResources() (problems []error) {
-	problems = append(problems, d.state.close())
-	for _, end := range d.evictors {
-		end()
-	}
-	if d.store != nil {
-		problems = append(problems, d.store.Close())
-	}
-	if d.catalog != nil {
-		if n, waited := d.catalog.Throttled(); n > 0 {
-			d.log.Info("reads waited for the storage limit", "reads", n, "waited", waited)
-		}
-		problems = append(problems, d.catalog.Close())
-	}
-	if d.gpu != nil {
-		if err := d.gpu.Close(); err != nil {
-			d.log.Debug("close NVML", "error", err)
-		}
-	}
-	if d.listener != nil {
-		problems = append(problems, d.listener.Close())
-	}
-	return problems
-}
-
-// stopGracefully lets running calls end, but for at most limit.
-func stopGracefully(s *grpc.Server, limit time.Duration) {
-	done := make(chan struct{})
-	go func() { s.GracefulStop(); close(done) }()
-	t := time.NewTimer(limit)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-		s.Stop()
-		<-done
-	}
+	return d.closing.err
 }

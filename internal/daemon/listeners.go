@@ -1,19 +1,23 @@
 package daemon
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/user"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
 
 	"larder/internal/config"
 	"larder/internal/errs"
 	"larder/internal/rpc"
+	"larder/internal/session"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -74,31 +78,88 @@ func socketGroup(name string) (int, error) {
 	return int(n), nil
 }
 
-// describeListeners lists the addresses of the daemon and who may use each, for people.
-func (d *Daemon) describeListeners() []*larderv1.Listener {
-	cfg := d.config.now
+// doors are the addresses that clients come to.
+type doors struct {
+	unix   *session.Listener
+	tcp    net.Listener // of gRPC; nil = it is not served over TCP
+	access tcpAccess    // over TCP
+	shown  atomic.Pointer[[]*larderv1.Listener]
+}
+
+// open opens the Unix socket for this user and a group, and the TCP listener of gRPC where there is one.
+func (o *doors) open(cfg *config.Config, group int, log *slog.Logger) (err error) {
+	if o.unix, err = session.ListenGroup(cmp.Or(cfg.Socket, session.DefaultSocket()), group); err != nil {
+		return err
+	}
+	if cfg.GRPC.Listen == "" {
+		return nil
+	}
+	if o.access, err = openAccess(cfg.GRPC, log); err != nil {
+		return err
+	}
+	if o.tcp, err = net.Listen("tcp", cfg.GRPC.Listen); err != nil {
+		return errs.Wrap(err, errs.ConfigInvalid, "grpc.listen", "choose a free address of this machine",
+			"listen for gRPC on %s", cfg.GRPC.Listen)
+	}
+	return nil
+}
+
+func (o *doors) socket() string { return o.unix.Path() }
+
+// grpc is the TCP address of gRPC, "" when it is off.
+func (o *doors) grpc() string {
+	if o.tcp == nil {
+		return ""
+	}
+	return o.tcp.Addr().String()
+}
+
+// closeTCP closes the TCP listener, where its server has not done so already.
+func (o *doors) closeTCP() {
+	if o.tcp != nil {
+		_ = o.tcp.Close()
+	}
+}
+
+func (o *doors) closeUnix() error {
+	if o.unix == nil {
+		return nil
+	}
+	return o.unix.Close()
+}
+
+// described lists the addresses and who may use each; nil before describe.
+func (o *doors) described() []*larderv1.Listener {
+	if l := o.shown.Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+// describe makes that list when all are open; http is the address of the metrics, "" when they are off.
+func (o *doors) describe(cfg *config.Config, http string) {
 	unix := &larderv1.Listener{
-		Address: d.Socket(), Serves: "sessions and gRPC", Admits: fmt.Sprintf("uid %d and root", os.Getuid()), Guarded: true,
+		Address: o.socket(), Serves: "sessions and gRPC", Admits: fmt.Sprintf("uid %d and root", os.Getuid()), Guarded: true,
 	}
 	if g := cfg.SocketGroup; g != "" {
 		unix.Admits = fmt.Sprintf("uid %d, root and group %s", os.Getuid(), g)
 	}
 	list := []*larderv1.Listener{unix}
-	if addr := d.GRPC(); addr != "" {
+	if addr := o.grpc(); addr != "" {
 		list = append(list, &larderv1.Listener{
 			Address: addr, Serves: "gRPC", Admits: admitted(cfg.GRPC), Remote: !config.Loopback(addr), Guarded: true,
 		})
 	}
-	if addr := d.HTTP(); addr != "" {
-		remote := !config.Loopback(addr)
+	if http != "" {
+		remote := !config.Loopback(http)
 		who := "every user of this machine"
 		if remote {
 			who = "everybody whose machine reaches it"
 		}
-		list = append(list, &larderv1.Listener{Address: addr, Serves: "HTTP", Admits: who +
+		list = append(list, &larderv1.Listener{Address: http, Serves: "HTTP", Admits: who +
 			"; read-only; shows names of jobs and datasets", Remote: remote})
 	}
-	return list
+	o.shown.Store(&list)
 }
 
 // admitted says in words who may call over TCP.

@@ -3,10 +3,7 @@ package daemon
 import (
 	"fmt"
 
-	"larder/cachepolicy"
 	"larder/internal/config"
-	"larder/internal/ident"
-	"larder/internal/xrand"
 	"larder/tiers/tinylfu"
 )
 
@@ -22,16 +19,4 @@ func PolicyWarnings(t config.Tiers) []string {
 		}
 	}
 	return out
-}
-
-// policyEntries sizes the sketch of tinylfu: as many entries as a tier of 8 GiB holds of ImageNet.
-const policyEntries = 1 << 16
-
-// newEvictor makes the policy of a tier. Close ends the policies that have something to end.
-func (d *Daemon) newEvictor(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
-	e, err := tinylfu.Make(policy, r, cachepolicy.Given{}, policyEntries)
-	if c, ok := e.(interface{ Close() }); ok && err == nil {
-		d.evictors = append(d.evictors, c.Close)
-	}
-	return e, err
 }

@@ -110,7 +110,7 @@ func (d *Daemon) change(ctx context.Context, name string, content []byte) ([]con
 	if err := telemetry.SetLevel(d.opt.Level, next.Log.Level); err != nil { // Reload has validated it
 		d.log.Error("log level", "error", err)
 	}
-	d.catalog.SetStorageLimit(next.Source.StorageLimit, int64(next.Source.StorageIOPS))
+	d.resources.catalog.SetStorageLimit(next.Source.StorageLimit, int64(next.Source.StorageIOPS))
 	d.config.now = next
 	for _, c := range changes {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Old, "new", c.New)
@@ -126,7 +126,7 @@ func (d *Daemon) needRestart(changes []config.Change, next *config.Config) error
 			restart = append(restart, c.Key)
 		}
 	}
-	if next.Quotas() && !d.config.now.Quotas() && len(d.resolved.Quotas) == 0 {
+	if next.Quotas() && !d.config.now.Quotas() && len(d.config.resolved.Quotas) == 0 {
 		restart = append(restart, "the first floor or cap of a dataset")
 	}
 	if len(restart) == 0 {

@@ -47,7 +47,7 @@ func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 		case <-d.parts.broken:
 			return errors.New("a part of the daemon failed; the log says which")
 		case <-idle:
-			if n, since := d.sessions.Sessions(); n == 0 && time.Since(since) >= o.IdleExit {
+			if n, since := d.servers.sessions.Sessions(); n == 0 && time.Since(since) >= o.IdleExit {
 				d.log.Info("stopping", "idle", o.IdleExit)
 				return nil
 			}
@@ -56,7 +56,7 @@ func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 }
 
 func (d *Daemon) stopBySignal(ctx context.Context, o ServeOptions) error {
-	if d.state.durable() && !o.AlwaysDrain {
+	if d.resources.state.durable() && !o.AlwaysDrain {
 		d.log.Info("jobs continue with the next daemon on this state directory", "jobs", "larder jobs ls")
 		d.leave()
 		return nil

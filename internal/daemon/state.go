@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -62,18 +63,18 @@ func StateFolder(base, socket string) string {
 // chooseFolder is StateFolder for the daemon's own socket, and does what it says. Earlier versions kept the state of
 // all sockets in base itself: the daemon of the user's own socket takes that over with a link, and any other daemon
 // logs that it is there.
-func (d *Daemon) chooseFolder(base string) string {
-	own := folderOf(base, d.Socket())
+func chooseFolder(base string, o resourceOptions) string {
+	own := folderOf(base, o.socket)
 	if _, err := os.Lstat(own); err == nil || !earlierState(base) {
 		return own
 	}
-	if d.Socket() == session.UserSocket() {
+	if o.socket == session.UserSocket() {
 		if err := os.Symlink(".", own); err == nil {
-			d.log.Info("the state of an earlier version is taken over", "dir", base, "link", own)
+			o.log.Info("the state of an earlier version is taken over", "dir", base, "link", own)
 			return own
 		}
 	}
-	d.log.Warn("the state that an earlier version of larder kept is not used: its socket is unknown",
+	o.log.Warn("the state that an earlier version of larder kept is not used: its socket is unknown",
 		"dir", base,
 		"fix", "if it was of this socket, serve it with --set state.dir="+base)
 	return own
@@ -95,20 +96,20 @@ func earlierState(base string) bool {
 
 // openState opens the state directory, or a journal in memory. A default directory that cannot be opened costs
 // only a warning; a damaged one, or one that another daemon holds, is an error in any case.
-func (d *Daemon) openState(seed uint64) (state, error) {
-	r := d.resolved
+func openState(o resourceOptions) (state, error) {
+	r, seed := o.resolved, o.config.Sampler.Seed
 	dir := r.StateDir
 	if dir != "" && r.StateAuto {
-		dir = d.chooseFolder(r.StateDir)
+		dir = chooseFolder(r.StateDir, o)
 	}
 	if dir == "" {
-		d.log.Info("nothing survives this daemon", "state", "none", "note",
+		o.log.Info("nothing survives this daemon", "state", "none", "note",
 			"jobs of a daemon that is killed are lost; set state.dir")
 		return state{journal: journal.OpenMemory(journal.Limits{}), seed: seed}, nil
 	}
 	fs, err := journal.OpenDir(dir, true)
 	if err != nil && r.StateAuto {
-		d.log.Warn("nothing survives this daemon", "state", dir, "error", err)
+		o.log.Warn("nothing survives this daemon", "state", dir, "error", err)
 		return state{journal: journal.OpenMemory(journal.Limits{}), seed: seed}, nil
 	}
 	if err != nil {
@@ -116,7 +117,7 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 	}
 	fs = withFailpoints(fs)
 	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1),
-		Full: func(err error) { d.logRoom(dir, err) }})
+		Full: func(err error) { logRoom(o.log, dir, err) }})
 	if err != nil {
 		return state{}, err
 	}
@@ -126,27 +127,27 @@ func (d *Daemon) openState(seed uint64) (state, error) {
 	}
 	notes := disk.Notes()
 	for _, n := range notes {
-		d.log.Warn("the state directory", "note", n)
+		o.log.Warn("the state directory", "note", n)
 	}
 	s.decoding, notes = crashguard.Open(dir, disk.ID(), r.Workers, func(err error) {
-		go d.log.Error("the images in work are not recorded any more: after a crash, the image that caused it is unknown",
+		go o.log.Error("the images in work are not recorded any more: after a crash, the image that caused it is unknown",
 			"dir", dir, "error", err)
 	})
 	for _, n := range notes {
-		d.log.Warn("the state directory", "note", n)
+		o.log.Warn("the state directory", "note", n)
 	}
-	d.log.Info("state", "dir", dir, "term", disk.Term(), "records", s.found.Seq)
+	o.log.Info("state", "dir", dir, "term", disk.Term(), "records", s.found.Seq)
 	return s, nil
 }
 
 // logRoom logs that the disk of the state directory is full (err), or has room again (nil). It must not block: the log
 // may be a pipe that no process reads.
-func (d *Daemon) logRoom(dir string, err error) {
+func logRoom(log *slog.Logger, dir string, err error) {
 	go func() {
 		if err != nil {
-			d.log.Error("jobs wait for room", "error", err)
+			log.Error("jobs wait for room", "error", err)
 		} else {
-			d.log.Info("there is room again", "dir", dir)
+			log.Info("there is room again", "dir", dir)
 		}
 	}()
 }

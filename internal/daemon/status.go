@@ -22,11 +22,11 @@ func (d *Daemon) status(ctx context.Context, _ *larderv1.StatusRequest) (*larder
 	up := s.GetUptime().AsDuration()
 	out := &larderv1.StatusResponse{
 		Pid: int32(os.Getpid()), Version: d.opt.Version, Socket: d.Socket(), Http: d.HTTP(), Grpc: d.GRPC(),
-		Log: d.logFile(), StateDir: d.state.dir, StartedAt: timestamppb.New(time.Now().Add(-up)),
+		Log: logFile(d.opt.Config.Log.File), StateDir: d.resources.state.dir, StartedAt: timestamppb.New(time.Now().Add(-up)),
 		Uptime: durationpb.New(up), Stopping: d.life.stopping(),
 		MemoryLimit: s.GetMemoryLimit(), RssBytes: s.GetRssBytes(),
 	}
-	n, _ := d.sessions.Sessions()
+	n, _ := d.servers.sessions.Sessions()
 	out.Sessions = uint32(n)
 	countJobs(out, s.GetJobs())
 	for _, t := range s.GetTiers() {
@@ -60,10 +60,12 @@ func countJobs(out *larderv1.StatusResponse, jobs []*larderv1.Job) {
 	}
 }
 
-// logFile is the file that the log goes to; "" when it goes to no file.
-func (d *Daemon) logFile() string {
-	if d.logPath != "" {
-		return d.logPath
+// logFile is the file that the log goes to, as an absolute path; "" when it goes to no file. configured is log.file.
+func logFile(configured string) string {
+	if configured != "" {
+		if path, err := filepath.Abs(configured); err == nil {
+			return path
+		}
 	}
 	if st, err := os.Stderr.Stat(); err != nil || !st.Mode().IsRegular() {
 		return ""

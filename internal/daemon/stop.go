@@ -56,7 +56,7 @@ func (d *Daemon) askStop(ctx context.Context, req *larderv1.StopRequest) (*larde
 	if err != nil {
 		return nil, err
 	}
-	out := &larderv1.StopResponse{Pid: int32(os.Getpid()), Live: live, Durable: d.state.durable()}
+	out := &larderv1.StopResponse{Pid: int32(os.Getpid()), Live: live, Durable: d.resources.state.durable()}
 	if len(live) > 0 && !req.GetDrain() && !req.GetForce() {
 		return out, nil
 	}
@@ -94,7 +94,7 @@ func (d *Daemon) askStop(ctx context.Context, req *larderv1.StopRequest) (*larde
 func (d *Daemon) writeMark(m session.StopMark) {
 	d.stops.marking.Lock()
 	defer d.stops.marking.Unlock()
-	if err := d.listener.Mark(m); err != nil {
+	if err := d.doors.unix.Mark(m); err != nil {
 		d.log.Error("the mark of this stop cannot be written", "error", err)
 	}
 }
@@ -129,7 +129,7 @@ func (d *Daemon) stop(ctx context.Context, s stopRequest, signals <-chan os.Sign
 	d.log.Info("stopping", "by", s.mark.By, "drain", s.drain, "live", len(s.live))
 	last := &s
 	if s.drain > 0 {
-		d.sessions.Because(s.mark.Fault(d.Socket()))
+		d.servers.sessions.Because(s.mark.Fault(d.Socket()))
 		last = d.drainFor(ctx, s.drain, last, signals)
 	}
 	return d.farewell(last)
@@ -137,10 +137,10 @@ func (d *Daemon) stop(ctx context.Context, s stopRequest, signals <-chan os.Sign
 
 // farewell notifies the clients of a requested stop and ends their sessions.
 func (d *Daemon) farewell(s *stopRequest) error {
-	if d.state.durable() {
+	if d.resources.state.durable() {
 		d.leave()
 	}
-	return d.sessions.Farewell(s.mark.Fault(d.Socket()))
+	return d.servers.sessions.Farewell(s.mark.Fault(d.Socket()))
 }
 
 // drainFor lets running epochs end for at most limit; a signal or a stop request that comes meanwhile may shorten that.
@@ -173,7 +173,7 @@ func (d *Daemon) drainFor(ctx context.Context, limit time.Duration, first *stopR
 			}
 		case s := <-d.stops.requests:
 			d.log.Info("stopping", "by", s.mark.By, "drain", s.drain, "live", len(s.live), "already", true)
-			d.sessions.Because(s.mark.Fault(d.Socket()))
+			d.servers.sessions.Because(s.mark.Fault(d.Socket()))
 			last, waiting = &s, append(waiting, s)
 			if s.drain == 0 {
 				cancel()

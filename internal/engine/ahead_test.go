@@ -36,8 +36,8 @@ func TestReadAhead(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := serve(t, func(cfg *engine.Config) {
-				cfg.Tiers = coordinator.TierConfig{}
-				cfg.ReadAhead = c.budget
+				cfg.Memory.Tiers = coordinator.TierConfig{}
+				cfg.Work.ReadAhead = c.budget
 			})
 			w.catalog.SetStorageLimit(0, c.reads)
 			tr := w.train(spec("ahead", dir, 8), 0)

@@ -61,7 +61,7 @@ func TestSteadyAllocations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := serve(t, func(cfg *engine.Config) {
-				cfg.Tiers = coordinator.TierConfig{Total: c.tiers, Sizes: [ident.NumForms]int64{ident.Decoded: c.tiers}}
+				cfg.Memory.Tiers = coordinator.TierConfig{Total: c.tiers, Sizes: [ident.NumForms]int64{ident.Decoded: c.tiers}}
 			})
 			tr := w.train(spec("steady", dir, size, recipe(crops...), func(s *larderv1.JobSpec) { s.Share = c.share }), 0)
 			epoch := uint32(0)

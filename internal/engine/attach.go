@@ -31,7 +31,7 @@ func (e *Engine) Attach(
 	if e.draining.Load() {
 		return nil, errDraining
 	}
-	if err := e.cfg.Journal.Room(); err != nil {
+	if err := e.cfg.Journal.Log.Room(); err != nil {
 		return nil, err
 	}
 	if n := req.GetNodeRank(); n != 0 {

@@ -80,7 +80,7 @@ func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 func TestRingsAreAsLargeAsTheDataset(t *testing.T) {
 	const size = 64.0
 	// a quarter of it has room for 42 samples of 12,288 bytes in each of 4 slots
-	w := serve(t, func(c *engine.Config) { c.MaxRing = 8 << 20 })
+	w := serve(t, func(c *engine.Config) { c.Memory.MaxRing = 8 << 20 })
 	dir := folder(t, 24)
 	crop := recipe(op("RandomResizedCrop", map[string]any{"size": size}))
 	tr := w.train(spec("a", dir, 2000, crop), 0)

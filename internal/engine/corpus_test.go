@@ -250,9 +250,9 @@ func TestCorpus(t *testing.T) {
 	const good = 60
 	healthy := folder(t, good)
 	w := serve(t, func(c *engine.Config) {
-		c.Limits = prep.Limits{MaxPixels: 5_000_000, MaxBytes: 48 << 20, Timeout: time.Second}
-		c.Own = 64 * mib
-		c.Tiers.Sizes[ident.Encoded] = 4 * mib
+		c.Work.Limits = prep.Limits{MaxPixels: 5_000_000, MaxBytes: 48 << 20, Timeout: time.Second}
+		c.Memory.Own = 64 * mib
+		c.Memory.Tiers.Sizes[ident.Encoded] = 4 * mib
 	})
 	jobs := []*larderv1.JobSpec{
 		spec("in place", dir, 16, recipe(crops...), func(s *larderv1.JobSpec) { s.OnError = "skip" }),

@@ -22,8 +22,8 @@ func TestFlippedBitsAreNeverDelivered(t *testing.T) {
 		t.Run(key.Form.String(), func(t *testing.T) {
 			dir := folder(t, n)
 			w := serve(t, func(c *engine.Config) {
-				c.Tiers.Sizes = [ident.NumForms]int64{}
-				c.Tiers.Sizes[key.Form] = 16 * mib
+				c.Memory.Tiers.Sizes = [ident.NumForms]int64{}
+				c.Memory.Tiers.Sizes[key.Form] = 16 * mib
 			})
 			before := w.train(spec("before", dir, 6), 0)
 			want := before.must(0)

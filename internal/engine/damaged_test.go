@@ -57,8 +57,8 @@ func TestDamagedImages(t *testing.T) {
 		}{{"accept", false, false, n, 0}, {"error", true, false, n - 1, 1}, {"skip", true, true, n - 1, 0}} {
 			t.Run(fmt.Sprint(c.answer, decoded), func(t *testing.T) {
 				w := serve(t, func(cfg *engine.Config) {
-					cfg.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: decoded}
-					cfg.Limits.RefuseCorrupt, cfg.SkipCorrupt = c.refuse, c.skip
+					cfg.Memory.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: decoded}
+					cfg.Work.Limits.RefuseCorrupt, cfg.Work.SkipCorrupt = c.refuse, c.skip
 				})
 				tr := w.train(spec("silent", dir, 4, recipe(crops...), func(s *larderv1.JobSpec) { s.OnError = "skip" }), 0)
 				for e := range uint32(2) {
@@ -91,7 +91,7 @@ func TestDamagedImagesAfterARestart(t *testing.T) {
 		samples, bad int
 	}{{true, false, n - 1, 1}, {true, true, n - 1, 0}, {true, false, n - 1, 1}, {false, false, n, 0}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			w := onDisk(t, fs, func(cfg *engine.Config) { cfg.Limits.RefuseCorrupt, cfg.SkipCorrupt = c.refuse, c.skip })
+			w := onDisk(t, fs, func(cfg *engine.Config) { cfg.Work.Limits.RefuseCorrupt, cfg.Work.SkipCorrupt = c.refuse, c.skip })
 			tr := w.train(spec("silent", dir, 4, recipe(crops...), func(s *larderv1.JobSpec) {
 				s.OnError, s.Prefetch = "skip",
 					1

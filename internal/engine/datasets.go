@@ -27,9 +27,9 @@ func (e *Engine) AddDataset(
 				"add a dataset under a name: a name is for all users of the daemon, so only its own user gives one")
 		}
 	}
-	add := e.cfg.Catalog.Add
+	add := e.cfg.Data.Catalog.Add
 	if req.GetSkipEmpty() {
-		add = e.cfg.Catalog.AddSkipEmpty
+		add = e.cfg.Data.Catalog.AddSkipEmpty
 	}
 	if asks != nil {
 		add = func(ctx context.Context, _, uri string) (*source.Dataset, error) {
@@ -41,7 +41,7 @@ func (e *Engine) AddDataset(
 		return nil, err
 	}
 	if asks != nil {
-		if _, err := e.cfg.Catalog.MayRead(ctx, d, asks.reader()); err != nil {
+		if _, err := e.cfg.Data.Catalog.MayRead(ctx, d, asks.reader()); err != nil {
 			return nil, err
 		}
 	}
@@ -64,7 +64,7 @@ func (e *Engine) RemoveDataset(
 	if err := mayRun(ctx, "remove a dataset"); err != nil {
 		return nil, err
 	}
-	d, ok := e.cfg.Catalog.Get(req.GetDataset())
+	d, ok := e.cfg.Data.Catalog.Get(req.GetDataset())
 	if !ok {
 		return nil, errs.New(errs.NotFound, req.GetDataset(), "larder dataset ls shows what there is",
 			"remove dataset %q, which is not known", req.GetDataset())
@@ -87,7 +87,7 @@ func (e *Engine) RemoveDataset(
 			"remove dataset %s, which %d jobs use: %s", d.Name(), len(users), strings.Join(users[:min(len(users), 5)], ", "))
 	}
 	out := &larderv1.RemoveDatasetResponse{Dataset: e.library.dataset(d)}
-	own, index, err := e.cfg.Catalog.Remove(ctx, d)
+	own, index, err := e.cfg.Data.Catalog.Remove(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +120,9 @@ func (e *Engine) ListDatasets(
 ) (*larderv1.ListDatasetsResponse, error) {
 	out := &larderv1.ListDatasetsResponse{}
 	asks := asker(ctx)
-	for _, d := range e.cfg.Catalog.List() {
+	for _, d := range e.cfg.Data.Catalog.List() {
 		if asks != nil {
-			switch err := e.cfg.Catalog.MaySee(ctx, d, asks.reader()); {
+			switch err := e.cfg.Data.Catalog.MaySee(ctx, d, asks.reader()); {
 			case ctx.Err() != nil:
 				return nil, ctx.Err()
 			case err != nil:
@@ -153,7 +153,7 @@ func (e *Engine) InspectDataset(
 	out := &larderv1.InspectDatasetResponse{Dataset: e.library.dataset(d), Selected: uint64(len(ids))}
 	for _, s := range ids[:min(n, len(ids), 1000)] {
 		v := e.library.sample(d, s)
-		if p, err := e.cfg.Catalog.Probe(d.Object(s)); err == nil {
+		if p, err := e.cfg.Data.Catalog.Probe(d.Object(s)); err == nil {
 			v.Format, v.Width, v.Height = p.Format, uint32(p.Width), uint32(p.Height)
 		} else {
 			v.Format = "unreadable: " + err.Error()

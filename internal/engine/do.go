@@ -16,9 +16,7 @@ import (
 // Do carries out one effect. It runs in the loop's goroutine and never blocks: work goes to the pool, batches to the
 // goroutine of their ring, records to the journal, what changes the tiers to e.tierWork.
 func (e *Engine) Do(eff coordinator.Effect) {
-	if r := e.recorder.Load(); r != nil {
-		r.effect(e, eff)
-	}
+	e.recorder.Effect(eff)
 	switch x := eff.(type) {
 	case coordinator.Prepare:
 		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), nil)
@@ -29,9 +27,9 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Discard:
 		e.pool.Discard(x.Flight)
 	case coordinator.FreeKey:
-		e.tierWork.Add(func() { e.cfg.Store.Free(x.Key) })
+		e.tierWork.Add(func() { e.cfg.Data.Store.Free(x.Key) })
 	case coordinator.SetBudget:
-		e.tierWork.Add(func() { resize(e.cfg.Store, x, e.log) })
+		e.tierWork.Add(func() { resize(e.cfg.Data.Store, x, e.log) })
 	case coordinator.Solve: // one at a time; it takes milliseconds
 		e.background.Go(func() { e.loop.send(x.Do()) })
 	case coordinator.Deliver:
@@ -80,7 +78,7 @@ func (e *Engine) persist(p coordinator.Persist) {
 		e.breakDown(fmt.Errorf("a record could not be made: %w", err))
 		return
 	}
-	seq := e.cfg.Journal.Append(rec, func(err error) {
+	seq := e.cfg.Journal.Log.Append(rec, func(err error) {
 		if err != nil {
 			e.breakDown(fmt.Errorf("the journal failed: %w", err))
 			return

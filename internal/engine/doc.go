@@ -7,8 +7,8 @@
 //	                                                                       └→ tiers    budgets, entries that leave
 //
 // The rooms below do the work and know no Engine: engine/work (workers, reading ahead, meters), engine/ring (the shared
-// memory of ranks), engine/crashguard (images that crash the decoder), engine/record (what the journal has of jobs) and
-// engine/restore (from the journal to the coordinator).
+// memory of ranks), engine/crashguard (images that crash the decoder), engine/record (what the journal has of jobs),
+// engine/restore (from the journal to the coordinator) and engine/trace (what `larder trace record` fetches).
 //
 // In this package the Engine composes structs with fields and locks of their own:
 //
@@ -21,6 +21,8 @@
 //	follower  changes of subsets
 //	restorer  jobs of the journal, before Run
 //	views     the public form of jobs, tiers and datasets
+//
+// config.go says what it is made of.
 //
 // The package decides nothing about order or residency. Engine is safe for concurrent use; its coordinator is owned by
 // coordinator.Loop.

@@ -3,70 +3,23 @@ package engine
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"larder/cachepolicy"
 	"larder/internal/coordinator"
 	"larder/internal/engine/crashguard"
 	"larder/internal/engine/ring"
+	"larder/internal/engine/trace"
 	"larder/internal/engine/work"
 	"larder/internal/errs"
-	"larder/internal/gpu"
 	"larder/internal/ident"
-	"larder/internal/journal"
 	"larder/internal/prep"
-	"larder/internal/source"
-	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
 )
-
-// Config is what an Engine needs. The engine does not close Catalog, Store, Journal or Decoding.
-type Config struct {
-	Version  string
-	Catalog  *source.Catalog
-	Store    *tiers.Store
-	Journal  journal.Log
-	Found    *journal.State   // what the journal held when it was opened; nil = nothing
-	Decoding *crashguard.File // what workers prepare, and prepared when the last daemon died; nil = that is not noted
-	// the command that runs crashguard.Try, for what they prepared then; empty = there is none
-	Trial       []string
-	GPU         gpu.Probe // may be nil
-	Log         *slog.Logger
-	Workers     int         // preparation workers; at least 1
-	Limits      prep.Limits // of one image
-	SkipCorrupt bool        // what Limits.RefuseCorrupt refuses is left out without a word to clients
-	Tiers       coordinator.TierConfig
-	TierSetting map[ident.Form]string // as configured, for people
-	// ParseSize reads the size of tiers.total (total is negative), or of a tier, whose percentage is of total.
-	ParseSize   func(setting string, total int64) (bytes int64, auto bool, err error)
-	MemoryLimit int64 // bytes of everything
-	// bytes of MemoryLimit that neither tiers nor rings may take: heap, indexes, samples in work
-	Own     int64
-	MaxRing int64                        // bytes of all rings together; 0 = what tiers leave of MemoryLimit
-	Strata  func(names ...string) string // see Settings
-	// ApplyConfig answers the method of that name; nil = there is no configuration.
-	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
-	// Listeners are what the daemon listens on; nil = not known.
-	Listeners func() []*larderv1.Listener
-	// Stop and Status answer the methods of these names; nil = the engine is part of another program.
-	Stop    func(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
-	Status  func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
-	Measure time.Duration // between two reports of measured rates; 0 = 2 s
-	// bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
-	ReadAhead   int64
-	Lease       time.Duration
-	MaxJobs     int
-	IdleTimeout time.Duration // see coordinator.Config
-	Seed        uint64
-	// Evictor makes the policy of a tier. nil = cachepolicy.New.
-	Evictor func(f ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error)
-}
 
 var pid = os.Getpid()
 
@@ -94,8 +47,7 @@ type Engine struct {
 
 	registering sync.Mutex // one registration, or change of settings, at a time: names must not race
 
-	recorder atomic.Pointer[recorder] // of what is decided; nil while nothing is recorded
-	recorded atomic.Pointer[recorder] // the last one: a client that did not get its last answer asks again
+	recorder *trace.Recorder // of what is decided
 	draining atomic.Bool
 	broken   struct {
 		sync.Once
@@ -107,80 +59,61 @@ type Engine struct {
 
 // New returns an engine that does nothing before Run.
 func New(cfg Config) (*Engine, error) {
-	if cfg.Workers < 1 {
-		cfg.Workers = 1
-	}
-	if cfg.ReadAhead <= 0 {
-		cfg.ReadAhead = work.DefaultReadAhead
-		if cfg.Own > 0 {
-			cfg.ReadAhead = min(work.DefaultReadAhead, cfg.Own/8)
-		}
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg = cfg.withDefaults()
 	core, err := coordinator.New(coordinator.Config{
-		Seed: cfg.Seed, Tiers: cfg.Tiers, Lease: cfg.Lease, MaxJobs: cfg.MaxJobs, IdleTimeout: cfg.IdleTimeout,
-		InFlight: 2 * cfg.Workers, Ahead: work.Readers,
-		Bytes: cfg.Catalog.ObjectBytes,
+		Seed: cfg.Seed, Tiers: cfg.Memory.Tiers, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout,
+		InFlight: 2 * cfg.Work.Workers, Ahead: work.Readers,
+		Bytes: cfg.Data.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
-			g := cfg.Store.Granule(f)
+			g := cfg.Data.Store.Granule(f)
 			return (n + g - 1) / g * g
 		},
-		Usable: tiers.Usable, Evictor: cfg.Evictor,
+		Usable: tiers.Usable, Evictor: cfg.Memory.Evictor,
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range core.Tiers() {
-		if err := cfg.Store.SetBudget(t.Form, t.Budget); err != nil {
+		if err := cfg.Data.Store.SetBudget(t.Form, t.Budget); err != nil {
 			return nil, err
 		}
 	}
 	e := &Engine{
-		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg), tierWork: work.NewSerial(),
-		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Workers, runtime.GOMAXPROCS(0)),
+		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg.Memory), tierWork: work.NewSerial(),
+		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Work.Workers, runtime.GOMAXPROCS(0)),
 	}
 	e.broken.ended = make(chan struct{})
-	e.loop = newLoop(func(ev coordinator.Event) {
-		if r := e.recorder.Load(); r != nil {
-			r.event(ev)
-		}
-	})
+	e.recorder = trace.NewRecorder(e.traceConfig())
+	e.loop = newLoop(e.recorder.Event)
 	e.jobs = newRegistry(e.loop)
 	e.rings = ring.NewSet(func(k ring.Key) {
 		e.loop.send(coordinator.ClientGone{Job: k.Job, Rank: k.Rank, Inc: k.Inc})
 	})
-	e.library = &library{catalog: cfg.Catalog, journal: cfg.Journal, skipCorrupt: cfg.SkipCorrupt}
+	e.library = &library{catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, skipCorrupt: cfg.Work.SkipCorrupt}
 	e.compiler = &compiler{library: e.library, rings: e.memory.rings}
-	e.history = &history{journal: cfg.Journal, found: cfg.Found, jobs: e.jobs, catalog: cfg.Catalog}
+	e.history = &history{journal: cfg.Journal.Log, found: cfg.Journal.Found, jobs: e.jobs, catalog: cfg.Data.Catalog}
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters,
-		catalog: cfg.Catalog, journal: cfg.Journal, workers: cfg.Workers,
+		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{
-		Version: cfg.Version, File: cfg.Decoding, Command: cfg.Trial, Limits: cfg.Limits, Log: cfg.Log, Note: e.log.note,
+		Version: cfg.Version, File: cfg.Crash.File, Command: cfg.Crash.Trial, Limits: cfg.Work.Limits, Log: cfg.Log, Note: e.log.note,
 		Locate: e.history.locate,
-		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Catalog.Read(ctx, o, nil) },
+		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Data.Catalog.Read(ctx, o, nil) },
 	})
 	e.pool = work.New(work.Config{
-		Workers: cfg.Workers, Own: cfg.Own, ReadAhead: cfg.ReadAhead, Limits: cfg.Limits, Store: cfg.Store,
-		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Decoding,
-		Bytes: cfg.Catalog.ObjectBytes, Read: cfg.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
-		Worked: func(s work.Step, o ident.ObjectID, took time.Duration) {
-			if r := e.recorder.Load(); r != nil {
-				r.worked(s, o, took)
-			}
-		},
-		Note: e.log.note,
+		Workers: cfg.Work.Workers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead, Limits: cfg.Work.Limits, Store: cfg.Data.Store,
+		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
+		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
+		Worked: e.recorder.Worked, Note: e.log.note,
 	})
-	if cfg.Found != nil {
+	if cfg.Journal.Found != nil {
 		r := &restorer{
 			core: core, do: e.Do, jobs: e.jobs, memory: e.memory, library: e.library, compiler: e.compiler,
-			history: e.history, rings: e.rings, journal: cfg.Journal, log: cfg.Log, acceptCorrupt: !cfg.Limits.RefuseCorrupt,
+			history: e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log, acceptCorrupt: !cfg.Work.Limits.RefuseCorrupt,
 		}
-		if err := r.restore(context.Background(), cfg.Found); err != nil {
+		if err := r.restore(context.Background(), cfg.Journal.Found); err != nil {
 			return nil, err
 		}
 	}
@@ -277,11 +210,7 @@ func (e *Engine) Attached() int { return e.rings.Len() }
 // measure reports to the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
 func (e *Engine) measure(ctx context.Context) {
 	e.meters.MeasureMemory()
-	every := e.cfg.Measure
-	if every <= 0 {
-		every = 2 * time.Second
-	}
-	t := time.NewTicker(every)
+	t := time.NewTicker(e.cfg.Work.Measure)
 	defer t.Stop()
 	for {
 		select {

@@ -99,7 +99,7 @@ func TestAHitGivesTheSameBytesAsAMiss(t *testing.T) {
 	var first map[int64][]byte
 	for _, decoded := range []int64{32 * mib, 0} {
 		t.Run(fmt.Sprint(decoded), func(t *testing.T) {
-			w := serve(t, func(c *engine.Config) { c.Tiers.Sizes[ident.Decoded] = decoded })
+			w := serve(t, func(c *engine.Config) { c.Memory.Tiers.Sizes[ident.Decoded] = decoded })
 			tr := w.train(spec("a", dir, 8, recipe(crops...), order), 0)
 			tr.must(0)
 			s := tr.must(1)
@@ -155,7 +155,7 @@ func TestRaggedMemoryCountsAndIsRefused(t *testing.T) {
 			plain(t, path, 400, 400)
 		}
 	}
-	w := serve(t, func(c *engine.Config) { c.MaxRing = mib })
+	w := serve(t, func(c *engine.Config) { c.Memory.MaxRing = mib })
 	tr := w.train(spec("a", dir, 8, func(s *larderv1.JobSpec) { s.Shuffle = false }), 0)
 	_, err := tr.epoch(0) // 8 x 480,000 bytes in the end
 	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "of the 1MiB for rings are free") {

@@ -34,8 +34,8 @@ func TestAJournalThatFailsStopsTheEngine(t *testing.T) {
 	var log failing
 	log.left.Store(6)
 	w := serve(t, func(c *engine.Config) {
-		log.Log = c.Journal
-		c.Journal = &log
+		log.Log = c.Journal.Log
+		c.Journal.Log = &log
 	})
 	tr := w.train(spec("a", dir, 2, recipe(crops...)), 0)
 	s, err := tr.epoch(0)
@@ -94,7 +94,7 @@ func TestAnUnreadLogStopsNoJob(t *testing.T) {
 func TestTheStoreHoldsWhatTheIndexSays(t *testing.T) {
 	const n = 60
 	dir := folder(t, n)
-	w := serve(t, func(c *engine.Config) { c.Tiers.Sizes[ident.Decoded] = 24 * 4096 }) // a third of the images
+	w := serve(t, func(c *engine.Config) { c.Memory.Tiers.Sizes[ident.Decoded] = 24 * 4096 }) // a third of the images
 	a, b := w.train(spec("a", dir, 4, recipe(crops...)), 0), w.train(spec("b", dir, 6, recipe(crops...)), 0)
 	for e := range uint32(4) {
 		exactly(t, fmt.Sprint("a ", e), a.must(e).ids, all(n))

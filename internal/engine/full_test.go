@@ -26,7 +26,7 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := serve(t, func(c *engine.Config) { c.Journal, c.Found = d, d.Found() })
+		w := serve(t, func(c *engine.Config) { c.Journal.Log, c.Journal.Found = d, d.Found() })
 		jobs := []*larderv1.JobSpec{spec(fmt.Sprint("a", round), dir, 3, recipe(crops...)), spec(fmt.Sprint("b", round), dir,
 			4)}
 		var trainers []*trainer

@@ -19,8 +19,8 @@ func TestCopiesThatFillTheirRoom(t *testing.T) {
 		draw(t, filepath.Join(dir, strconv.Itoa(i%2), strconv.Itoa(i)+".jpg"), 200, 150, uint64(i))
 	}
 	w := serve(t, func(cfg *engine.Config) {
-		cfg.Tiers = coordinator.TierConfig{}
-		cfg.Own = 64 << 10 // a copy has 90 KB, more than the room of a quarter of this
+		cfg.Memory.Tiers = coordinator.TierConfig{}
+		cfg.Memory.Own = 64 << 10 // a copy has 90 KB, more than the room of a quarter of this
 	})
 	crop := recipe(op("RandomResizedCrop", map[string]any{"size": 16.0}))
 	share := func(s *larderv1.JobSpec) { s.Share = "augmented" }

@@ -45,7 +45,7 @@ func TestPreparedInPlaceItIsTheSameByteForByte(t *testing.T) {
 			for _, sizes := range [][ident.NumForms]int64{{ident.Decoded: 32 * mib}, {}, {ident.Encoded: 32 * mib},
 				{ident.Decoded: 1 * mib}} {
 				t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-					w := serve(t, func(c *engine.Config) { c.Tiers.Sizes = sizes })
+					w := serve(t, func(c *engine.Config) { c.Memory.Tiers.Sizes = sizes })
 					tr := w.train(spec("a", dir, 8, recipe(recipeOf...), func(s *larderv1.JobSpec) { s.Seed, s.OnError = 5, "skip" }),
 						0)
 					for e := range uint32(epochs) {
@@ -99,7 +99,7 @@ func TestPreparedInPlaceItIsTheSameByteForByte(t *testing.T) {
 func TestJobsThatMeetInPlaceGetTheirOwn(t *testing.T) {
 	const n = 120
 	dir := folder(t, n)
-	w := serve(t, func(c *engine.Config) { c.Tiers.Sizes = [ident.NumForms]int64{ident.Encoded: 1 * mib} })
+	w := serve(t, func(c *engine.Config) { c.Memory.Tiers.Sizes = [ident.NumForms]int64{ident.Encoded: 1 * mib} })
 	var wg sync.WaitGroup
 	for i := range 3 {
 		tr := w.train(spec(fmt.Sprint("j", i), dir, 4+uint32(i), recipe(crops...),

@@ -11,7 +11,7 @@ import (
 
 // memory is the settings in force, and what follows from them. It is safe for concurrent use.
 type memory struct {
-	limit, own int64 // see Config.MemoryLimit and Own
+	limit, own int64 // see MemoryConfig
 	rings      *ring.Budget
 	mu         struct {
 		sync.Mutex
@@ -21,15 +21,15 @@ type memory struct {
 	}
 }
 
-func newMemory(cfg *Config) *memory {
-	m := &memory{limit: cfg.MemoryLimit, own: cfg.Own}
+func newMemory(cfg *MemoryConfig) *memory {
+	m := &memory{limit: cfg.Limit, own: cfg.Own}
 	m.rings = ring.NewBudget(m.ringLimit)
-	shown := cfg.TierSetting
-	if shown == nil {
-		shown = map[ident.Form]string{}
+	first := cfg.Settings
+	if first.TierSetting == nil {
+		first.TierSetting = map[ident.Form]string{}
 	}
 	m.mu.stratified = map[ident.DatasetID]bool{}
-	m.set(Settings{Tiers: cfg.Tiers, TierSetting: shown, MaxRing: cfg.MaxRing, Strata: cfg.Strata})
+	m.set(first)
 	return m
 }
 

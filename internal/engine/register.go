@@ -26,7 +26,7 @@ func (e *Engine) RegisterJob(
 	if e.draining.Load() {
 		return nil, errDraining
 	}
-	if err := e.cfg.Journal.Room(); err != nil { // it would wait, and all that come after it
+	if err := e.cfg.Journal.Log.Room(); err != nil { // it would wait, and all that come after it
 		return nil, err
 	}
 	spec, err := normalise(req.GetSpec())

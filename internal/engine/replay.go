@@ -24,8 +24,8 @@ func (e *Engine) ListOrders(
 		return nil, err
 	}
 	out := &larderv1.ListOrdersResponse{Job: uint32(id), Dataset: uri, Files: files, Seed: seed}
-	for _, epoch := range e.cfg.Journal.Epochs(id) {
-		rec, err := e.cfg.Journal.Recorded(id, epoch, journal.AnyInstance)
+	for _, epoch := range e.cfg.Journal.Log.Epochs(id) {
+		rec, err := e.cfg.Journal.Log.Recorded(id, epoch, journal.AnyInstance)
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func (e *Engine) GetOrder(ctx context.Context, req *larderv1.GetOrderRequest) (*
 	if err := e.history.mayTouchID(ctx, ident.JobID(req.GetJob()), "read an order of"); err != nil {
 		return nil, err
 	}
-	rec, err := e.cfg.Journal.Recorded(ident.JobID(req.GetJob()), req.GetEpoch(), journal.AnyInstance)
+	rec, err := e.cfg.Journal.Log.Recorded(ident.JobID(req.GetJob()), req.GetEpoch(), journal.AnyInstance)
 	if err != nil {
 		return nil, err
 	}

@@ -55,9 +55,12 @@ func BenchmarkRestart(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		e, err := engine.New(engine.Config{Version: "test", Catalog: catalog, Store: store, Journal: d, Found: d.Found(),
-			Workers: 2, MemoryLimit: 8 << 30, Seed: 1,
-			Tiers: coordinator.TierConfig{Total: 1 << 30, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}})
+		e, err := engine.New(engine.Config{
+			Version: "test", Seed: 1, Data: engine.DataConfig{Catalog: catalog, Store: store},
+			Journal: engine.JournalConfig{Log: d, Found: d.Found()}, Work: engine.WorkConfig{Workers: 2},
+			Memory: engine.MemoryConfig{Limit: 8 << 30, Settings: engine.Settings{
+				Tiers: coordinator.TierConfig{Total: 1 << 30, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}}},
+		})
 		if err != nil {
 			b.Fatal(err)
 		}

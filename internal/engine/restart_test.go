@@ -25,7 +25,7 @@ func onDisk(t testing.TB, fs journal.FS, change ...func(*engine.Config)) *world 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve(t, append(change, func(c *engine.Config) { c.Journal, c.Found = d, d.Found() })...)
+	return serve(t, append(change, func(c *engine.Config) { c.Journal.Log, c.Journal.Found = d, d.Found() })...)
 }
 
 // survivor is a client that outlives its daemon.

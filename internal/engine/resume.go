@@ -75,7 +75,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	}
 	t := resume.Token{Job: j.spec.GetName(), Log: e.history.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(),
 		Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
-	rec, err := e.cfg.Journal.Recorded(j.ID, t.Epoch, journal.AnyInstance)
+	rec, err := e.cfg.Journal.Log.Recorded(j.ID, t.Epoch, journal.AnyInstance)
 	if err != nil {
 		return nil, err
 	}

@@ -137,7 +137,7 @@ func TestTokensThatCannotBeResolved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return serve(t, func(c *engine.Config) { c.Journal, c.Found = d, d.Found() }), d
+		return serve(t, func(c *engine.Config) { c.Journal.Log, c.Journal.Found = d, d.Found() }), d
 	}
 	s := spec("a", dir, 4)
 	t.Run("first", func(t *testing.T) {
@@ -201,7 +201,7 @@ func onFS(t *testing.T, fs *journal.MemFS) func(*engine.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(c *engine.Config) { c.Journal, c.Found = d, d.Found() }
+	return func(c *engine.Config) { c.Journal.Log, c.Journal.Found = d, d.Found() }
 }
 
 // A daemon dies at random moments while jobs resume from tokens: what their clients had up to each token, and what the

@@ -24,7 +24,7 @@ func TestBatchesStayWhileOthersDie(t *testing.T) {
 	dir := folder(t, n)
 	fixed := recipe(op("Resize", map[string]any{"size": []any{16.0, 16.0}}))
 	w := serve(t, func(cfg *engine.Config) {
-		cfg.Tiers = coordinator.TierConfig{Total: mib, Sizes: [ident.NumForms]int64{ident.Decoded: 24 << 10,
+		cfg.Memory.Tiers = coordinator.TierConfig{Total: mib, Sizes: [ident.NumForms]int64{ident.Decoded: 24 << 10,
 			ident.Encoded: 24 << 10}}
 	})
 	first := w.train(spec("first", dir, batch, fixed), 0)

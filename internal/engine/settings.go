@@ -30,19 +30,19 @@ func (e *Engine) Apply(ctx context.Context, s Settings) error {
 
 // apply is Apply for who holds e.registering.
 func (e *Engine) apply(ctx context.Context, s Settings) error {
-	if rings := e.memory.rings.Used(); s.Tiers.Total+rings+e.cfg.Own > e.cfg.MemoryLimit {
+	if rings := e.memory.rings.Used(); s.Tiers.Total+rings+e.cfg.Memory.Own > e.cfg.Memory.Limit {
 		what := fmt.Sprintf("tiers.total %s exceeds", units.Size(s.Tiers.Total))
-		switch own := units.Size(e.cfg.Own); {
-		case rings > 0 && e.cfg.Own > 0:
+		switch own := units.Size(e.cfg.Memory.Own); {
+		case rings > 0 && e.cfg.Memory.Own > 0:
 			what = fmt.Sprintf("tiers.total %s, rings of %s and %s for the daemon itself exceed", units.Size(s.Tiers.Total),
 				units.Size(rings), own)
 		case rings > 0:
 			what = fmt.Sprintf("tiers.total %s and rings of %s exceed", units.Size(s.Tiers.Total), units.Size(rings))
-		case e.cfg.Own > 0:
+		case e.cfg.Memory.Own > 0:
 			what = fmt.Sprintf("tiers.total %s and %s for the daemon itself exceed", units.Size(s.Tiers.Total), own)
 		}
 		return errs.New(errs.ResourceExceeded, "tiers.total", "lower tiers.total, or raise memory.limit and restart",
-			"%s memory.limit %s", what, units.Size(e.cfg.MemoryLimit))
+			"%s memory.limit %s", what, units.Size(e.cfg.Memory.Limit))
 	}
 	e.memory.reserve(s.Tiers.Total) // no ring may be promised what the tiers are about to take
 	// The caller may be gone meanwhile: what the coordinator has taken must be known here too.
@@ -70,11 +70,11 @@ func (e *Engine) ApplyConfig(
 	if err := mayRun(ctx, "change the configuration"); err != nil {
 		return nil, err
 	}
-	if e.cfg.ApplyConfig == nil {
+	if e.cfg.Daemon.ApplyConfig == nil {
 		return nil, errs.New(errs.Unsupported, "config", "restart the program that it is part of",
 			"this daemon was not started from a configuration")
 	}
-	return e.cfg.ApplyConfig(ctx, req)
+	return e.cfg.Daemon.ApplyConfig(ctx, req)
 }
 
 // Stop ends the daemon that this engine is of.
@@ -82,20 +82,20 @@ func (e *Engine) Stop(ctx context.Context, req *larderv1.StopRequest) (*larderv1
 	if err := mayRun(ctx, "stop the daemon"); err != nil {
 		return nil, err
 	}
-	if e.cfg.Stop == nil {
+	if e.cfg.Daemon.Stop == nil {
 		return nil, errs.New(errs.Unsupported, "daemon", "end that program",
 			"this daemon is part of another program and ends with it")
 	}
-	return e.cfg.Stop(ctx, req)
+	return e.cfg.Daemon.Stop(ctx, req)
 }
 
 // Status describes the daemon that this engine is of. To other users it leaves out where its files are, and its
 // last error.
 func (e *Engine) Status(ctx context.Context, req *larderv1.StatusRequest) (*larderv1.StatusResponse, error) {
-	if e.cfg.Status == nil {
+	if e.cfg.Daemon.Status == nil {
 		return nil, errs.New(errs.Unsupported, "daemon", "ask that program", "this daemon is part of another program")
 	}
-	out, err := e.cfg.Status(ctx, req)
+	out, err := e.cfg.Daemon.Status(ctx, req)
 	if err == nil && asker(ctx) != nil { // names and paths of others are in them, and they could not be read anyway
 		out.Log, out.StateDir, out.LastError, out.LastErrorAt = "", "", "", nil
 		out.Withheld = true

@@ -20,9 +20,9 @@ func TestTheDaemonMeasuresAndDecides(t *testing.T) {
 	const n = 60
 	dir := folder(t, n)
 	w := serve(t, func(c *engine.Config) {
-		c.Measure = 10 * time.Millisecond
-		c.Tiers = coordinator.TierConfig{Total: 300_000, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}
-		c.TierSetting = nil
+		c.Work.Measure = 10 * time.Millisecond
+		c.Memory.Tiers = coordinator.TierConfig{Total: 300_000, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}
+		c.Memory.TierSetting = nil
 	})
 	tr := w.train(spec("a", dir, 7, recipe(crops...)), 0)
 	var last *larderv1.GetTiersResponse
@@ -54,8 +54,8 @@ func TestSettingsAreOneWhole(t *testing.T) {
 	const mib = 1 << 20
 	dir := folder(t, 12)
 	w := serve(t, func(c *engine.Config) {
-		c.MemoryLimit, c.Own, c.MaxRing = 100*mib, 30*mib, 4*mib
-		c.Tiers = coordinator.TierConfig{Total: 40 * mib, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}
+		c.Memory.Limit, c.Memory.Own, c.Memory.MaxRing = 100*mib, 30*mib, 4*mib
+		c.Memory.Tiers = coordinator.TierConfig{Total: 40 * mib, Sizes: [ident.NumForms]int64{0, -1, -1, -1}}
 	})
 	if _, err := w.engine.SetTiers(t.Context(), &larderv1.SetTiersRequest{Total: "78643200"}); reasonOf(
 		err) != errs.ResourceExceeded ||
@@ -103,7 +103,7 @@ func TestStrataComeWithTheFirstJob(t *testing.T) {
 	for _, kind := range []string{"size", "label"} {
 		asked := []string{}
 		w := serve(t, func(c *engine.Config) {
-			c.Strata = func(names ...string) string {
+			c.Memory.Strata = func(names ...string) string {
 				asked = append(asked, names...)
 				return kind
 			}

@@ -151,7 +151,7 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 	next := e.memory.get()
 	next.TierSetting = maps.Clone(next.TierSetting)
 	size := func(key, s string, total int64) (int64, error) {
-		n, auto, err := e.cfg.ParseSize(s, total)
+		n, auto, err := e.cfg.Memory.ParseSize(s, total)
 		if err != nil {
 			return 0, errs.Wrap(err, errs.ConfigInvalid, key, "write 8GiB, 30% or auto", "set %s to %q", key, s)
 		}
@@ -216,7 +216,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 			BatchesDelivered: st.Batches,
 			WaitSeconds:      st.Wait.Seconds(),
 		},
-		Tiers: e.views.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.MemoryLimit, 0)),
+		Tiers: e.views.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.Memory.Limit, 0)),
 		Parity: prep.Parity(), Decoder: prep.DecoderName(),
 		Split: shownSplit(ctx, e.views.split(st, now.quotas)), StateFull: e.views.stateFull(), Load: e.views.load(machine),
 		Datasets: e.views.shownDatasets(ctx, e.views.datasetStats(now.data)),
@@ -234,11 +234,11 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 	if req.GetJob() != "" && len(s.Jobs) == 0 {
 		return nil, e.jobs.noJob(req.GetJob())
 	}
-	if e.cfg.Listeners != nil {
-		s.Listeners = e.cfg.Listeners()
+	if e.cfg.Daemon.Listeners != nil {
+		s.Listeners = e.cfg.Daemon.Listeners()
 	}
-	if e.cfg.GPU != nil {
-		devices, err := e.cfg.GPU.Devices(ctx)
+	if e.cfg.Daemon.GPU != nil {
+		devices, err := e.cfg.Daemon.GPU.Devices(ctx)
 		if err == nil {
 			s.Devices = devices
 		}

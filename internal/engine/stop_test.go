@@ -104,7 +104,7 @@ func TestStoppedClients(t *testing.T) {
 		3))*time.Second
 	timeout := longest / 2
 	dir := folder(t, n)
-	w := serve(t, func(c *engine.Config) { c.IdleTimeout = timeout })
+	w := serve(t, func(c *engine.Config) { c.Jobs.IdleTimeout = timeout })
 	fixed := recipe(op("Resize", map[string]any{"size": []any{16.0, 16.0}}))
 	want := map[int64]string{}
 	before := w.train(spec("before", dir, 6, fixed), 0)

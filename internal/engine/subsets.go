@@ -161,7 +161,7 @@ func (e *Engine) open(ctx context.Context, nameOrURI string) (*source.Dataset, e
 		return nil, err
 	}
 	if asks != nil {
-		if _, err := e.cfg.Catalog.MayRead(ctx, d, asks.reader()); err != nil {
+		if _, err := e.cfg.Data.Catalog.MayRead(ctx, d, asks.reader()); err != nil {
 			return nil, err
 		}
 	}

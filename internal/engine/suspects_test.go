@@ -57,7 +57,7 @@ func TestSuspects(t *testing.T) {
 		}
 		held := d
 		t.Cleanup(func() { _ = held.Close() })
-		return onDisk(t, fs, func(c *engine.Config) { c.Decoding, c.Version, c.Trial = held, version, trial })
+		return onDisk(t, fs, func(c *engine.Config) { c.Crash.File, c.Version, c.Crash.Trial = held, version, trial })
 	}
 	skips := func(s *larderv1.JobSpec) { s.OnError = "skip" }
 	names := []string{"in place", "whole", "ended"}
@@ -191,7 +191,7 @@ func TestSuspectsWithoutTrial(t *testing.T) {
 			d, _ := crashguard.Open(state, 1, 4, nil)
 			defer d.Close()
 			t.Run("a life", func(t *testing.T) {
-				w := onDisk(t, fs, func(c *engine.Config) { c.Decoding, c.Trial = d, command })
+				w := onDisk(t, fs, func(c *engine.Config) { c.Crash.File, c.Crash.Trial = d, command })
 				tr := w.train(spec("a", dir, 4), 0)
 				p.Job = ident.JobID(tr.st.Info().GetJob().GetId())
 				if s := d.Suspects(); len(s) > 1 {

@@ -75,7 +75,7 @@ func TestTheTiersChangeNoByte(t *testing.T) {
 	}
 	var want map[string]map[int64][]byte
 	t.Run("none", func(t *testing.T) { // its memory is gone at the end of it
-		want = play(t, nil, func(c *engine.Config) { c.Tiers.Total, c.Tiers.Sizes = 0, [ident.NumForms]int64{} })
+		want = play(t, nil, func(c *engine.Config) { c.Memory.Tiers.Total, c.Memory.Tiers.Sizes = 0, [ident.NumForms]int64{} })
 	})
 	if len(want) != 3*epochs {
 		t.Fatalf("%d epochs", len(want))
@@ -84,9 +84,9 @@ func TestTheTiersChangeNoByte(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			var ends []func()
 			got := play(t, xrand.New(uint64(i), 4), func(c *engine.Config) {
-				c.Tiers.Total, c.Tiers.Sizes = 1<<20, [ident.NumForms]int64{0, -1, -1, -1}
-				c.Tiers.Policy = [ident.NumForms]string{"", policy, policy, policy}
-				c.Evictor = func(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
+				c.Memory.Tiers.Total, c.Memory.Tiers.Sizes = 1<<20, [ident.NumForms]int64{0, -1, -1, -1}
+				c.Memory.Tiers.Policy = [ident.NumForms]string{"", policy, policy, policy}
+				c.Memory.Evictor = func(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
 					e, err := tinylfu.Make(policy, r, cachepolicy.Given{}, 1024)
 					if x, ok := e.(interface{ Close() }); ok && err == nil {
 						ends = append(ends, x.Close)

@@ -155,16 +155,19 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 	must(err)
 	log := journal.OpenMemory(journal.Limits{})
 	cfg := engine.Config{
-		Version: "test", Catalog: catalog, Store: store, Journal: log, Workers: 2, MemoryLimit: 256 * mib, Lease: time.Minute,
-		Seed: 1,
-		Tiers: coordinator.TierConfig{Total: 64 * mib, Sizes: [ident.NumForms]int64{ident.Decoded: 32 * mib,
-			ident.Augmented: 16 * mib}},
-		ParseSize: func(s string, _ int64) (int64, bool, error) {
-			if s == "auto" {
-				return 0, true, nil
-			}
-			n, err := strconv.ParseInt(s, 10, 64)
-			return n, false, err
+		Version: "test", Seed: 1, Data: engine.DataConfig{Catalog: catalog, Store: store},
+		Journal: engine.JournalConfig{Log: log}, Work: engine.WorkConfig{Workers: 2}, Jobs: engine.JobConfig{Lease: time.Minute},
+		Memory: engine.MemoryConfig{
+			Limit: 256 * mib,
+			Settings: engine.Settings{Tiers: coordinator.TierConfig{Total: 64 * mib,
+				Sizes: [ident.NumForms]int64{ident.Decoded: 32 * mib, ident.Augmented: 16 * mib}}},
+			ParseSize: func(s string, _ int64) (int64, bool, error) {
+				if s == "auto" {
+					return 0, true, nil
+				}
+				n, err := strconv.ParseInt(s, 10, 64)
+				return n, false, err
+			},
 		},
 	}
 	for _, f := range change {
@@ -189,7 +192,7 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 		if run := <-w.ran; run != nil && !strings.Contains(run.Error(), "planned") {
 			err = errors.Join(err, run)
 		}
-		err = errors.Join(err, cfg.Journal.Close(), log.Close(), store.Close(), catalog.Close(), listener.Close())
+		err = errors.Join(err, cfg.Journal.Log.Close(), log.Close(), store.Close(), catalog.Close(), listener.Close())
 		if err != nil {
 			t.Errorf("closing: %v", err)
 		}

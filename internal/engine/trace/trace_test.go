@@ -1,4 +1,4 @@
-package engine
+package trace
 
 import (
 	"slices"
@@ -8,17 +8,10 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/internal/coordinator"
-	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/ident"
 	"larder/jobs"
 )
-
-func newRecorder() *recorder {
-	return &recorder{id: 1, began: time.Now(), asked: time.Now(), planned: map[batchKey][]ident.ObjectID{},
-		flights: map[coordinator.FlightID]flying{},
-		jobs:    map[ident.JobID]*followed{}, steps: map[ring.Key]time.Time{}}
-}
 
 // happened is what a test did to a recorder, in order: a batch, or a move.
 type happened struct {
@@ -30,7 +23,7 @@ type happened struct {
 // and what waits is bounded.
 func TestRecorderKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		r, e := newRecorder(), &Engine{}
+		r := newRecording(coordinator.Stats{})
 		var want, got []happened
 		step := 0
 		fetch := func() {
@@ -62,18 +55,18 @@ func TestRecorderKeepsOrder(t *testing.T) {
 				if n <= 3 {
 					d.Bad = []jobs.Bad{{Object: objects[0]}}
 				}
-				r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step, Objects: objects}})
-				r.effect(e, d)
+				r.effect(coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step, Objects: objects}})
+				r.effect(d)
 				if b.batch == nil {
 					b.batch = []uint32{}
 				}
 				want = append(want, b)
 			case 2: // planned, and taken back
-				r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step,
+				r.effect(coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Epoch: 2, Step: step,
 					Objects: []ident.ObjectID{1, 2}}})
-				r.effect(e, coordinator.Persist{Record: coordinator.RecordReturned{Job: 1, Epoch: 2, Step: step}})
+				r.effect(coordinator.Persist{Record: coordinator.RecordReturned{Job: 1, Epoch: 2, Step: step}})
 			case 3:
-				r.effect(e, coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(step), Form: ident.Decoded}})
+				r.effect(coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(step), Form: ident.Decoded}})
 				want = append(want, happened{move: uint64(step)<<3 | uint64(ident.Decoded)<<1})
 			case 4:
 				fetch()
@@ -112,32 +105,32 @@ func TestRecorderKeepsOrder(t *testing.T) {
 
 // No client fetches: what waits is bounded, the rest is counted, and after a while the recording ends by itself.
 func TestRecorderIsBounded(t *testing.T) {
-	r, e := newRecorder(), &Engine{}
-	e.recorder.Store(r)
+	r, rec := newRecording(coordinator.Stats{}), NewRecorder(Config{})
+	rec.now.Store(r)
 	objects := make([]ident.ObjectID, 1000)
 	const batches = 3000
 	for i := range batches {
-		r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Step: i, Objects: objects}})
-		r.effect(e, coordinator.Deliver{Job: 1, Step: i})
+		rec.Effect(coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Step: i, Objects: objects}})
+		rec.Effect(coordinator.Deliver{Job: 1, Step: i})
 	}
 	if r.queued > maxRecorded || r.lost < batches*1000-maxRecorded-1000 || r.lost > batches*1000 {
 		t.Errorf("%d wait, %d are lost of %d", r.queued, r.lost, batches*1000)
 	}
-	if e.recorder.Load() != r {
+	if rec.now.Load() != r {
 		t.Error("the recording ended too early")
 	}
 	r.asked = time.Now().Add(-recordFor - time.Second)
 	for i := range 1024 {
-		r.effect(e, coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(i)}})
+		rec.Effect(coordinator.FreeKey{Key: ident.Key{Object: ident.ObjectID(i)}})
 	}
-	if e.recorder.Load() != nil {
+	if rec.now.Load() != nil {
 		t.Error("a recording without a reader continues")
 	}
 }
 
 // Costs are means of what was measured; what is prepared in place gives no cost of a half.
 func TestRecorderCosts(t *testing.T) {
-	r := newRecorder()
+	r := newRecording(coordinator.Stats{})
 	for _, d := range []time.Duration{2, 4, 6} {
 		r.worked(work.Decode, 7, d*time.Millisecond)
 	}
@@ -183,14 +176,14 @@ func TestRecordedSubset(t *testing.T) {
 // A batch that was planned before the recording began is counted as lost, and no batch without samples is recorded in
 // its place; one whose plan did not fit is lost once.
 func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
-	r, e := newRecorder(), &Engine{}
-	r.effect(e, coordinator.Deliver{Job: 1, Step: 0, Rows: []int{0, 1, 2}})
+	r := newRecording(coordinator.Stats{})
+	r.effect(coordinator.Deliver{Job: 1, Step: 0, Rows: []int{0, 1, 2}})
 	if r.lost != 3 || len(r.batches) != 0 {
 		t.Errorf("%d are lost, %d batches were recorded", r.lost, len(r.batches))
 	}
 	r.queued = maxRecorded
-	r.effect(e, coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Step: 1, Objects: []ident.ObjectID{4, 5}}})
-	r.effect(e, coordinator.Deliver{Job: 1, Step: 1, Rows: []int{0, 1}})
+	r.effect(coordinator.Persist{Record: coordinator.RecordAssigned{Job: 1, Step: 1, Objects: []ident.ObjectID{4, 5}}})
+	r.effect(coordinator.Deliver{Job: 1, Step: 1, Rows: []int{0, 1}})
 	if r.lost != 5 || len(r.batches) != 0 || len(r.planned) != 0 {
 		t.Errorf("%d are lost, %d batches were recorded, %d plans are kept", r.lost, len(r.batches), len(r.planned))
 	}
@@ -199,8 +192,8 @@ func TestRecorderDoesNotKnowWhatWasPlannedBefore(t *testing.T) {
 // What went from one rank's batch to another's is recorded where it was delivered, and what went back to the epoch is
 // not.
 func TestRecorderFollowsWhatIsMoved(t *testing.T) {
-	r, e := newRecorder(), &Engine{}
-	persist := func(rec coordinator.Record) { r.effect(e, coordinator.Persist{Record: rec}) }
+	r := newRecording(coordinator.Stats{})
+	persist := func(rec coordinator.Record) { r.effect(coordinator.Persist{Record: rec}) }
 	assign := func(rank int, objects ...ident.ObjectID) {
 		persist(coordinator.RecordAssigned{Job: 1, Rank: rank, Step: 1, Objects: objects})
 	}
@@ -209,8 +202,8 @@ func TestRecorderFollowsWhatIsMoved(t *testing.T) {
 	persist(coordinator.RecordReturned{Job: 1, Rank: 0, Step: 1, Objects: []ident.ObjectID{6}})
 	persist(coordinator.RecordDealt{Job: 1, Step: 1})
 	persist(coordinator.RecordDealt{Job: 1, Step: 1, Objects: []ident.ObjectID{5}})
-	r.effect(e, coordinator.Deliver{Job: 1, Rank: 0, Step: 1, Rows: []int{0}})
-	r.effect(e, coordinator.Deliver{Job: 1, Rank: 1, Step: 1, Rows: []int{0}})
+	r.effect(coordinator.Deliver{Job: 1, Rank: 0, Step: 1, Rows: []int{0}})
+	r.effect(coordinator.Deliver{Job: 1, Rank: 1, Step: 1, Rows: []int{0}})
 	if len(r.batches) != 2 || !slices.Equal(r.batches[0].Objects, []uint32{4}) ||
 		!slices.Equal(r.batches[1].Objects, []uint32{6}) || r.queued != 2 || r.lost != 0 {
 		t.Errorf("%v, %d are queued, %d lost", r.batches, r.queued, r.lost)

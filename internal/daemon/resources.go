@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"log/slog"
+
+	"larder/cachepolicy"
+	"larder/internal/config"
+	"larder/internal/gpu"
+	"larder/internal/ident"
+	"larder/internal/source"
+	"larder/internal/xrand"
+	"larder/tiers"
+	"larder/tiers/tinylfu"
+)
+
+// resources are what the engine uses and does not close.
+type resources struct {
+	catalog  *source.Catalog
+	store    *tiers.Store
+	state    state
+	gpu      gpu.Probe
+	evictors []func() // end the policies that have something to end
+}
+
+// resourceOptions is what resources are opened with.
+type resourceOptions struct {
+	config   *config.Config
+	resolved config.Resolved
+	socket   string
+	log      *slog.Logger
+}
+
+// open opens them all. After an error, close closes those that are open.
+func (u *resources) open(o resourceOptions) (err error) {
+	r := o.resolved
+	if u.catalog, err = source.OpenCatalog(source.CatalogConfig{
+		IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, MaxObject: r.MaxMemory,
+		Logger: o.log,
+	}); err != nil {
+		return err
+	}
+	if u.store, err = tiers.Open(tiers.Config{VerifyEvery: o.config.Tiers.VerifyEvery}); err != nil {
+		return err
+	}
+	if u.state, err = openState(o); err != nil {
+		return err
+	}
+	u.gpu = gpu.Open()
+	return nil
+}
+
+// policyEntries sizes the sketch of tinylfu: as many entries as a tier of 8 GiB holds of ImageNet.
+const policyEntries = 1 << 16
+
+// newEvictor makes the policy of a tier. close ends the policies that have something to end.
+func (u *resources) newEvictor(_ ident.Form, policy string, r *xrand.Rand) (cachepolicy.Evictor, error) {
+	e, err := tinylfu.Make(policy, r, cachepolicy.Given{}, policyEntries)
+	if c, ok := e.(interface{ Close() }); ok && err == nil {
+		u.evictors = append(u.evictors, c.Close)
+	}
+	return e, err
+}
+
+// close closes what is open. No engine may use it any more.
+func (u *resources) close(log *slog.Logger) (problems []error) {
+	problems = append(problems, u.state.close())
+	for _, end := range u.evictors {
+		end()
+	}
+	if u.store != nil {
+		problems = append(problems, u.store.Close())
+	}
+	if u.catalog != nil {
+		if n, waited := u.catalog.Throttled(); n > 0 {
+			log.Info("reads waited for the storage limit", "reads", n, "waited", waited)
+		}
+		problems = append(problems, u.catalog.Close())
+	}
+	if u.gpu != nil {
+		if err := u.gpu.Close(); err != nil {
+			log.Debug("close NVML", "error", err)
+		}
+	}
+	return problems
+}
