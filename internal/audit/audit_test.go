@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"larder/internal/errs"
@@ -536,35 +535,4 @@ func TestParseExpect(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-}
-
-// Nothing in a file can make the auditor panic, hang, or use memory beyond what the file has.
-func FuzzCheck(f *testing.F) {
-	for seed := range uint64(4) {
-		w := newWorld(f, seed, 1, seed%2 == 1)
-		for _, b := range w.logs() {
-			f.Add(b, uint16(len(b)/2))
-		}
-	}
-	f.Fuzz(func(t *testing.T, b []byte, split uint16) {
-		// Sums are put right, so that the records are reached and not only the check of their lines.
-		var out [2][]byte
-		for i, half := range [][]byte{b[:min(int(split), len(b))], b[min(int(split), len(b)):]} {
-			for line := range strings.Lines(string(half)) {
-				body := strings.TrimRight(line[min(9, len(line)):], "\n")
-				sum := append([]byte("00000000 "), body...)
-				seal(sum)
-				out[i] = append(append(out[i], sum...), '\n')
-			}
-		}
-		for _, logs := range [][][]byte{{b}, out[:]} {
-			c := newChecker(Options{})
-			for i, log := range logs {
-				if err := c.log(fmt.Sprint(i), bytes.NewReader(log)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			c.judge()
-		}
-	})
 }

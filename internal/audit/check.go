@@ -266,7 +266,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 		switch {
 		case u.On && u.From > next && u.Base == "":
 			if !p.unsure {
-				c.add(u.find(Lost, next, nil, u.line, "it continued at step %d, and step %d is the one after the last that was "+
+				c.add(u.find(Lost, place{next, nil, u.line}, "it continued at step %d, and step %d is the one after the last that was "+
 					"received", u.From, next))
 			}
 			p.unsure = true
@@ -276,7 +276,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 			p.afresh()
 			cut, keep = nil, 0 // the checkpoint was loaded again: what came after it does not count
 		case u.Inc == runs[i-1].Inc:
-			c.add(u.find(Repeated, u.From, nil, u.line,
+			c.add(u.find(Repeated, place{u.From, nil, u.line},
 				"epoch %d was begun again, and %d of its batches had been given out (%s)", u.Epoch, len(p.batches),
 				runs[i-1].at(runs[i-1].line)))
 			p.broken = true
@@ -294,7 +294,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 				if old.step == b.step {
 					p.again++
 					if !same(old, b) {
-						c.add(u.find(Altered, b.step, b.ids, b.line, "it came again with other samples or bytes than in %s",
+						c.add(u.find(Altered, place{b.step, b.ids, b.line}, "it came again with other samples or bytes than in %s",
 							cutOf[j].at(old.line)))
 					}
 				}
@@ -393,7 +393,7 @@ func (c *checker) epoch(g *gen, loaded bool, sets *sets) {
 	switch {
 	case whole && !unsure && !broken:
 		e.State = Whole
-		c.sum(g, &e, root, account, got, bad, sets)
+		c.sum(g, &e, root, heard{account, got, bad}, sets)
 	case loaded && !whole:
 		e.State = Continued
 	case broken || !whole:
@@ -426,7 +426,7 @@ func (c *checker) repeats(got, bad []seen) {
 	slices.SortStableFunc(bad, byID)
 	for i := 1; i < len(got); i++ {
 		if a, b := got[i-1], got[i]; a.id == b.id {
-			c.add(b.run.find(Repeated, b.step, []uint32{b.id}, b.line, "sample %d came before, in %s", b.id, a.where()))
+			c.add(b.run.find(Repeated, place{b.step, []uint32{b.id}, b.line}, "sample %d came before, in %s", b.id, a.where()))
 		}
 	}
 	for i, b := range bad {
@@ -434,7 +434,7 @@ func (c *checker) repeats(got, bad []seen) {
 			continue
 		}
 		if k, ok := slices.BinarySearchFunc(got, b, byID); ok {
-			c.add(b.run.find(Repeated, b.step, []uint32{b.id}, b.line, "sample %d was delivered (%s) and is said to be bad",
+			c.add(b.run.find(Repeated, place{b.step, []uint32{b.id}, b.line}, "sample %d was delivered (%s) and is said to be bad",
 				b.id, got[k].where()))
 		}
 	}
@@ -503,11 +503,17 @@ func (g *gen) empty() int {
 	return n
 }
 
+// heard is what clients and the daemon say of an epoch.
+type heard struct {
+	account  *Account // of the daemon; nil = it was not heard
+	got, bad []seen
+}
+
 // sum holds a whole epoch to the number of its samples.
-func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []seen, sets *sets) {
+func (c *checker) sum(g *gen, e *Epoch, root *run, of heard, sets *sets) {
 	n := root.N
 	gone := e.Quarantined + e.Removed + e.Silent
-	have := distinct(got) + gone
+	have := distinct(of.got) + gone
 	find := func(kind, format string, args ...any) {
 		c.add(Finding{Kind: kind, Job: e.Job, Epoch: e.Epoch, Text: fmt.Sprintf(format, args...), Where: root.at(root.line)})
 	}
@@ -531,16 +537,16 @@ func (c *checker) sum(g *gen, e *Epoch, root *run, account *Account, got, bad []
 		least, most = 0, uint64(g.world)*uint64(g.batch)
 	}
 	if e.Dropped > most {
-		sets.lack(e, root, got, bad, e.Dropped-most)
+		sets.lack(e, root, of, e.Dropped-most)
 	} else if e.Dropped < least {
 		find(Foreign, "%d samples should have been dropped (drop_last, even), and %d were", least, e.Dropped)
 	}
-	if account != nil && g.key.base == "" {
+	if of.account != nil && g.key.base == "" {
 		mine := Account{Subset: n, Delivered: e.Delivered, Quarantined: gone, Dropped: e.Dropped, Removed: e.Removed,
-			State: account.State}
-		if *account != mine {
-			find(Disputed, "the daemon counts %+v, its clients %+v", *account, mine)
+			State: of.account.State}
+		if *of.account != mine {
+			find(Disputed, "the daemon counts %+v, its clients %+v", *of.account, mine)
 		}
 	}
-	sets.whole(e, root, got, bad)
+	sets.whole(e, root, of)
 }

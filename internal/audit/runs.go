@@ -61,9 +61,16 @@ type saved struct {
 
 func (r *run) at(line int) string { return fmt.Sprintf("%s:%d", r.file, line) }
 
-func (r *run) find(kind string, step uint32, ids []uint32, line int, format string, args ...any) Finding {
-	return Finding{Kind: kind, Job: r.Job, Epoch: r.Epoch, Rank: r.Rank, Step: step, IDs: firstIDs(ids),
-		Text: fmt.Sprintf(format, args...), Where: r.at(line)}
+// place is where in a run something was found.
+type place struct {
+	step uint32
+	ids  []uint32 // nil = it is not about samples
+	line int
+}
+
+func (r *run) find(kind string, at place, format string, args ...any) Finding {
+	return Finding{Kind: kind, Job: r.Job, Epoch: r.Epoch, Rank: r.Rank, Step: at.step, IDs: firstIDs(at.ids),
+		Text: fmt.Sprintf(format, args...), Where: r.at(at.line)}
 }
 
 // firstIDs keeps reports short.
@@ -119,7 +126,7 @@ func (p *parser) take(line int, r *Record) {
 	case KindEnd:
 		u.ended = r
 		if r.Batches != uint64(u.next) && !u.unsure {
-			p.report(u.find(Lost, u.next, nil, line, "the epoch ended after %d batches, of which %d came", r.Batches, u.next))
+			p.report(u.find(Lost, place{u.next, nil, line}, "the epoch ended after %d batches, of which %d came", r.Batches, u.next))
 		}
 	case KindLeft:
 		u.left = r.Why
@@ -151,10 +158,10 @@ func (p *parser) begin(line int, r *Record) {
 func (p *parser) on(u *run, line int, r *Record) {
 	switch first := u.next - uint32(len(u.batches)); {
 	case r.Step > u.next:
-		p.report(u.find(Lost, u.next, nil, line, "it continued at step %d, and step %d is next", r.Step, u.next))
+		p.report(u.find(Lost, place{u.next, nil, line}, "it continued at step %d, and step %d is next", r.Step, u.next))
 		u.batches, u.done, u.unsure = nil, 0, true
 	case r.Step < first+uint32(u.done):
-		p.report(u.find(Repeated, r.Step, nil, line, "it continued at step %d, which was used", r.Step))
+		p.report(u.find(Repeated, place{r.Step, nil, line}, "it continued at step %d, which was used", r.Step))
 		return
 	default:
 		k := int(r.Step - first)
@@ -177,30 +184,30 @@ func (p *parser) batch(u *run, line int, r *Record) {
 	b.ids, ok1 = narrow(r.IDs)
 	b.bad, ok2 = narrow(r.Bad)
 	if !ok1 || !ok2 {
-		p.report(u.find(Foreign, r.Step, nil, line, "ids beyond 0 to 4,294,967,295"))
+		p.report(u.find(Foreign, place{r.Step, nil, line}, "ids beyond 0 to 4,294,967,295"))
 	}
 	if uint64(b.rows) > uint64(u.Batch) {
-		p.report(u.find(Foreign, r.Step, b.ids, line, "%d samples in a batch of %d", b.rows, u.Batch))
+		p.report(u.find(Foreign, place{r.Step, b.ids, line}, "%d samples in a batch of %d", b.rows, u.Batch))
 	}
 	switch {
 	case r.Step+1 == u.next && len(u.batches) > 0 && u.done < len(u.batches):
 		// Noted and not handed out, because a signal came; it may be noted again.
 		last := u.batches[len(u.batches)-1]
 		if !same(last, b) {
-			p.report(u.find(Altered, r.Step, b.ids, line, "it was received twice, with other samples or bytes than in line %d",
+			p.report(u.find(Altered, place{r.Step, b.ids, line}, "it was received twice, with other samples or bytes than in line %d",
 				last.line))
 		}
 		return
 	case r.Step < u.next:
-		p.report(u.find(Repeated, r.Step, b.ids, line, "step %d came again, and step %d is next", r.Step, u.next))
+		p.report(u.find(Repeated, place{r.Step, b.ids, line}, "step %d came again, and step %d is next", r.Step, u.next))
 		return
 	case r.Step > u.next:
-		p.report(u.find(Lost, u.next, nil, line, "step %d came, and step %d is next", r.Step, u.next))
+		p.report(u.find(Lost, place{u.next, nil, line}, "step %d came, and step %d is next", r.Step, u.next))
 		u.batches, u.done, u.unsure = nil, 0, true
 	}
 	for _, old := range u.again {
 		if old.step == b.step && !same(old, b) {
-			p.report(u.find(Altered, r.Step, b.ids, line, "it came again with other samples or bytes than in line %d", old.line))
+			p.report(u.find(Altered, place{r.Step, b.ids, line}, "it came again with other samples or bytes than in line %d", old.line))
 		}
 	}
 	u.batches = append(u.batches, b)
@@ -224,7 +231,7 @@ func (p *parser) done(u *run, line int, r *Record) {
 	}
 	u.done = max(u.done, i+1)
 	if b := u.batches[i]; r.Hash != nil && *r.Hash != b.hash && !p.options.InPlace {
-		p.report(u.find(Altered, r.Step, b.ids, line, "its bytes changed while it was held (CRC-32 %08x, received as %08x)",
+		p.report(u.find(Altered, place{r.Step, b.ids, line}, "its bytes changed while it was held (CRC-32 %08x, received as %08x)",
 			*r.Hash, b.hash))
 	}
 }

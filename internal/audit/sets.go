@@ -107,12 +107,12 @@ func (s *sets) add(root *run, got, bad []seen) {
 }
 
 // whole notes an epoch that had every sample.
-func (s *sets) whole(e *Epoch, root *run, got, bad []seen) {
+func (s *sets) whole(e *Epoch, root *run, of heard) {
 	u := s.all[keyOf(root)]
 	if u == nil || e.Dropped > 0 || e.Removed > 0 || e.Silent > 0 {
 		return
 	}
-	mine := ids(got, bad)
+	mine := ids(of.got, of.bad)
 	for i := range u.sets {
 		if slices.Equal(u.sets[i].ids, mine) {
 			u.sets[i].n++
@@ -123,11 +123,11 @@ func (s *sets) whole(e *Epoch, root *run, got, bad []seen) {
 }
 
 // lack notes that an epoch had n samples too few.
-func (s *sets) lack(e *Epoch, root *run, got, bad []seen, n uint64) {
+func (s *sets) lack(e *Epoch, root *run, of heard, n uint64) {
 	s.lacks = append(s.lacks, lack{Finding{Kind: Lost, Job: e.Job, Epoch: e.Epoch, Where: root.at(root.line),
 		Text: fmt.Sprintf("%d of %d samples never came: %d delivered, %d bad, %d removed, and drop_last and even take %d", n,
 			root.N, e.Delivered, e.Quarantined,
-			e.Removed, root.tail(root.N))}, root, ids(got, bad)})
+			e.Removed, root.tail(root.N))}, root, ids(of.got, of.bad)})
 }
 
 // judge finds samples that are not of their set.

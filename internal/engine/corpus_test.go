@@ -147,12 +147,12 @@ func hostile(t testing.TB, seeds []specimen) []specimen {
 	return []specimen{
 		{"bomb65500.jpg", huge}, {"bomb65500.gif", frame}, {"bomb65500.bmp", bitmap},
 		{"bomb16M.webp", append(extended, make([]byte, 64)...)},
-		{"bomb65500.png", pngBomb(t, 65500, 65500, 8, 2, 0)}, {"bombmax.png", pngBomb(t, 1<<31-1, 1<<31-1, 16, 6, 1)},
-		{"bomb-inside.png", pngBomb(t, 2000, 2000, 8, 2, 2000*(1+3*2000))}, {"bomb-wide.png", pngBomb(t, 4_000_000, 1, 8, 0,
-			4_000_001)},
-		{"bomb-deep.png", pngBomb(t, 1000, 1000, 16, 6, 1000*(1+8*1000))}, {"bomb-overlong.png", pngBomb(t, 10, 10, 8, 0,
-			8<<20)},
-		{"bomb-laced.png", pngBomb(t, 1900, 1900, 8, 0, -1)},
+		{"bomb65500.png", bomb{65500, 65500, 8, 2, 0}.png(t)}, {"bombmax.png", bomb{1<<31 - 1, 1<<31 - 1, 16, 6, 1}.png(t)},
+		{"bomb-inside.png", bomb{2000, 2000, 8, 2, 2000 * (1 + 3*2000)}.png(t)}, {"bomb-wide.png", bomb{4_000_000, 1, 8, 0,
+			4_000_001}.png(t)},
+		{"bomb-deep.png", bomb{1000, 1000, 16, 6, 1000 * (1 + 8*1000)}.png(t)}, {"bomb-overlong.png", bomb{10, 10, 8, 0,
+			8 << 20}.png(t)},
+		{"bomb-laced.png", bomb{1900, 1900, 8, 0, -1}.png(t)},
 		{"scans1000.jpg", scans}, {"scans10000.jpg", empty},
 		{"empty.jpg", nil}, {"short.jpg", []byte{0xff, 0xd8, 0xff}}, {"text.jpg", []byte("this is no image")},
 		{"zeros.png", make([]byte, 1<<20)},
@@ -166,10 +166,16 @@ func hostile(t testing.TB, seeds []specimen) []specimen {
 	}
 }
 
-// pngBomb is an image of zeros: data many of them, compressed a thousand times. -1 = as many as an interlaced one
-// wants.
-func pngBomb(t testing.TB, w, h uint32, depth, color byte, data int) []byte {
+// bomb is an image of zeros, which compress a thousand times.
+type bomb struct {
+	w, h         uint32
+	depth, color byte
+	data         int // how many zeros; -1 = as many as an interlaced image wants
+}
+
+func (x bomb) png(t testing.TB) []byte {
 	t.Helper()
+	w, h, data := x.w, x.h, x.data
 	var b, z bytes.Buffer
 	b.WriteString("\x89PNG\r\n\x1a\n")
 	chunk := func(name string, p []byte) {
@@ -183,7 +189,7 @@ func pngBomb(t testing.TB, w, h uint32, depth, color byte, data int) []byte {
 		laced, data = 1, int(2*w*h)
 	}
 	head := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, w), h)
-	chunk("IHDR", append(head, depth, color, 0, 0, laced))
+	chunk("IHDR", append(head, x.depth, x.color, 0, 0, laced))
 	d := zlib.NewWriter(&z)
 	zeros := make([]byte, 1<<16)
 	for n := data; n > 0; n -= len(zeros) {

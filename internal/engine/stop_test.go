@@ -149,7 +149,7 @@ func TestStoppedClients(t *testing.T) {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			end, err := w.stopOne(fmt.Sprint("stopped", i), dir, fixed, pause, i%2 == 1, n, want)
+			end, err := w.stopOne(spec(fmt.Sprint("stopped", i), dir, 4, fixed), pause, i%2 == 1, want)
 			if err != nil {
 				t.Errorf("stop %d, of %s: %v", i, pause, err)
 			}
@@ -171,15 +171,14 @@ func TestStoppedClients(t *testing.T) {
 }
 
 // stopOne runs one training process and stops it. It returns its last word.
-func (w *world) stopOne(
-	name, dir string, change func(*larderv1.JobSpec), pause time.Duration, loses bool, n int, want map[int64]string,
-) (string, error) {
+func (w *world) stopOne(spec *larderv1.JobSpec, pause time.Duration, loses bool, want map[int64]string) (string, error) {
+	name, n := spec.GetName(), len(want)
 	c, err := client.Dial(context.Background(), w.socket)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if _, err := register(c, spec(name, dir, 4, change)); err != nil {
+	if _, err := register(c, spec); err != nil {
 		return "", err
 	}
 	cmd := osexec.Command(os.Args[0])

@@ -90,7 +90,7 @@ func TestSuspects(t *testing.T) {
 			recipe(append([]*larderv1.Op{op("Resize", map[string]any{"size": []any{20.0, 24.0}})}, crops...)...))) {
 			tr := w.train(s, 0)
 			for e := range uint32(2) {
-				bad(t, fmt.Sprint(s.GetName(), " ", e), tr.must(e), n, "the decoder crashed (SIGSEGV)", poison)
+				bad(t, fmt.Sprint(s.GetName(), " ", e), tr.must(e), n, verdict{"the decoder crashed (SIGSEGV)", []int{poison}})
 			}
 			tr.detach()
 			if q := w.stats().GetTotals().GetQuarantined(); q != 1 {
@@ -113,13 +113,13 @@ func TestSuspects(t *testing.T) {
 	t.Run("the third life", func(t *testing.T) {
 		w := life(t, "1") // no trial is needed
 		tr := w.train(spec("elsewhere", copied, 5, skips), 0)
-		bad(t, "a copy", tr.must(0), n, "the decoder crashed (SIGSEGV)", 12)
+		bad(t, "a copy", tr.must(0), n, verdict{"the decoder crashed (SIGSEGV)", []int{12}})
 		tr.detach()
 	})
 	t.Run("another build that crashes, too", func(t *testing.T) {
 		w := life(t, "2", os.Args[0])
 		tr := w.train(spec("again", copied, 5, skips), 0)
-		bad(t, "again", tr.must(0), n, "the decoder crashed (SIGSEGV)", 12)
+		bad(t, "again", tr.must(0), n, verdict{"the decoder crashed (SIGSEGV)", []int{12}})
 		tr.detach()
 	})
 	t.Run("another build that does not", func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestSuspects(t *testing.T) {
 		t.Setenv(cleanEnv, "1")
 		w := life(t, "3", os.Args[0])
 		tr := w.train(spec("at last", copied, 5, skips, recipe(crops...)), 0)
-		bad(t, "at last", tr.must(0), n, "")
+		bad(t, "at last", tr.must(0), n, verdict{})
 		tr.detach()
 		if c := d.Crashers(); len(c) != 0 {
 			t.Errorf("crashers are %v", c)
@@ -138,26 +138,32 @@ func TestSuspects(t *testing.T) {
 // cleanEnv makes this test binary a process for trials in which nothing crashes.
 const cleanEnv = "LARDER_TEST_CLEAN_TRIAL"
 
+// verdict is what an epoch says of its bad samples: why they are bad, and which they are.
+type verdict struct {
+	why string
+	ids []int
+}
+
 // bad holds an epoch of n samples against those that are to be bad, and why.
-func bad(t *testing.T, what string, got *seen, n int, why string, ids ...int) {
+func bad(t *testing.T, what string, got *seen, n int, of verdict) {
 	t.Helper()
 	var reported []int64
 	for _, q := range got.bad {
 		reported = append(reported, int64(q.GetId()))
-		if q.GetReason() != why {
+		if q.GetReason() != of.why {
 			t.Errorf("%s: %d is bad because %q", what, q.GetId(), q.GetReason())
 		}
 	}
 	var want []int64
-	for _, id := range ids {
+	for _, id := range of.ids {
 		want = append(want, int64(id))
 	}
 	if !slices.Equal(reported, want) {
 		t.Errorf("%s: bad are %v", what, reported)
 	}
 	exactly(t, what, append(slices.Clone(got.ids), reported...), all(n))
-	if a := got.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(n-len(ids)) ||
-		a.GetQuarantined() != uint64(len(ids)) {
+	if a := got.end.GetAccount(); a.GetState() != "complete" || a.GetDelivered() != uint64(n-len(of.ids)) ||
+		a.GetQuarantined() != uint64(len(of.ids)) {
 		t.Errorf("%s: the account is %v", what, a)
 	}
 }
@@ -197,7 +203,7 @@ func TestSuspectsWithoutTrial(t *testing.T) {
 				if s := d.Suspects(); len(s) > 1 {
 					t.Errorf("suspects are %v", s)
 				}
-				bad(t, "an epoch", tr.must(tr.st.Info().GetNextEpoch()), n, "")
+				bad(t, "an epoch", tr.must(tr.st.Info().GetNextEpoch()), n, verdict{})
 				d.Line(3).Set(p)
 			})
 		})

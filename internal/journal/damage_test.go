@@ -170,7 +170,7 @@ func TestDamagedLogs(t *testing.T) {
 			if what == "" {
 				continue
 			}
-			ok := tryDamaged(t, base, fs, fmt.Sprintf("seed %d: %s of %s", seed, what, name), name, what)
+			ok := tryDamaged(t, base, fs, harm{fmt.Sprintf("seed %d: %s of %s", seed, what, name), name, what})
 			if ok {
 				unharmed++
 			} else {
@@ -184,8 +184,12 @@ func TestDamagedLogs(t *testing.T) {
 	}
 }
 
-func tryDamaged(t *testing.T, base damaged, fs *MemFS, label, name, what string) (opened bool) {
+// harm is what was done to a file of a folder.
+type harm struct{ label, name, what string }
+
+func tryDamaged(t *testing.T, base damaged, fs *MemFS, h harm) (opened bool) {
 	t.Helper()
+	label, name, what := h.label, h.name, h.what
 	if rep, err := Check(fs); err == nil && len(rep.Notes) == 0 && name != markName && what != "removed" &&
 		!strings.HasPrefix(what, "renamed") {
 		t.Errorf("%s: Check found nothing", label)

@@ -108,16 +108,19 @@ func list(f FS) (*image, error) {
 	}
 	im := &image{fs: f, unmarked: !slices.Contains(names, markName)}
 	for _, name := range names {
-		var a, b uint64
-		kind, rest, _ := strings.Cut(name, "-")
+		var n [2]uint64
+		is := func(format string, make func(a, b uint64) string) (ok bool) {
+			n, ok = scan(name, format, make)
+			return ok
+		}
 		switch {
 		case strings.HasSuffix(name, tmpTail):
 			im.leftover = append(im.leftover, name)
-		case kind == "log" && scan(rest, "%016x-%08x", logName, &a, &b, name):
-			im.segments = append(im.segments, segment{name, a, b})
-		case kind == "snapshot" && scan(rest, "%016x", func(x, _ uint64) string { return snapshotName(x) }, &a, &b, name):
+		case is("log-%016x-%08x", logName):
+			im.segments = append(im.segments, segment{name, n[0], n[1]})
+		case is("snapshot-%016x", func(x, _ uint64) string { return snapshotName(x) }):
 			im.snapshots = append(im.snapshots, name)
-		case kind == "orders" && scan(rest, "%08x", func(x, _ uint64) string { return ordersName(x) }, &a, &b, name):
+		case is("orders-%08x", func(x, _ uint64) string { return ordersName(x) }):
 			im.orders = append(im.orders, name)
 		case name == markName:
 			raw, err := f.ReadFile(name)
@@ -136,11 +139,11 @@ func list(f FS) (*image, error) {
 	return im, nil
 }
 
-// scan reads numbers out of a name; false unless the same name comes out of them again.
-func scan(rest, format string, make func(a, b uint64) string, a, b *uint64, name string) bool {
-	args := []any{a, b}[:strings.Count(format, "%")]
-	_, err := fmt.Sscanf(rest, format, args...)
-	return err == nil && make(*a, *b) == name
+// scan reads the numbers of a name; false unless make returns the same name for them.
+func scan(name, format string, make func(a, b uint64) string) (n [2]uint64, ok bool) {
+	args := []any{&n[0], &n[1]}[:strings.Count(format, "%")]
+	_, err := fmt.Sscanf(name, format, args...)
+	return n, err == nil && make(n[0], n[1]) == name
 }
 
 // load reads a folder: the newest snapshot and the log after it. all reads what is before it, too. The error is a
