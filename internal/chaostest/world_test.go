@@ -344,6 +344,23 @@ func eventually(t testing.TB, what string, f func() bool) {
 	t.Fatalf("it never came about: %s\n%s", what, stacks())
 }
 
+// steadily is eventually for what takes long: it fails only when nothing has moved for as long as patience.
+func steadily(t testing.TB, what string, moved func() int64, f func() bool) {
+	t.Helper()
+	const look = 10 * time.Millisecond
+	last, still := moved(), time.Duration(0)
+	for !f() {
+		time.Sleep(look)
+		still += look
+		if now := moved(); now != last {
+			last, still = now, 0
+		}
+		if still >= patience {
+			t.Fatalf("it never came about: %s\n%s", what, stacks())
+		}
+	}
+}
+
 func openFDs(t testing.TB) int {
 	t.Helper()
 	ents, err := os.ReadDir("/proc/self/fd")
