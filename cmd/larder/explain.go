@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -38,8 +37,7 @@ and what would help.`,
 					if r.GetStats() == nil {
 						return errNoAnswer
 					}
-					_, err = fmt.Fprintln(cmd.OutOrStdout(), explainDaemon(r.GetStats()))
-					return err
+					return explainDaemon(r.GetStats()).write(cmd.OutOrStdout())
 				})
 			}
 			return g.call(cmd.Context(), shortCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
@@ -66,85 +64,88 @@ and what would help.`,
 				for _, d := range data.GetDatasets() {
 					uris[d.GetName()] = d.GetUri()
 				}
-				return explain(cmd.OutOrStdout(), job.GetJob(), all.GetJobs(), tiers.GetTiers(), uris)
+				return explain(job.GetJob(), all.GetJobs(), tiers.GetTiers(), uris).write(cmd.OutOrStdout())
 			})
 		},
 	}
 }
 
-// explain writes a sentence or two for each thing there is to say; uris are those of datasets that have names.
-func explain(w io.Writer, j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier, uris map[string]string) error {
-	var lines []string
-	say := func(format string, a ...any) { lines = append(lines, printable(fmt.Sprintf(format, a...))) }
+// explain says a sentence or two for each thing there is to say; uris are those of datasets that have names.
+func explain(j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier, uris map[string]string) *explanation {
+	x := &explanation{}
 	s := j.GetSpec()
 	state := jobState(j)
 	if r := j.GetEndedReason(); r != "" {
 		state += " (" + r + ")"
 	}
-	where := ""
+	x.say("job", "%s is %s.", s.GetName(), state)
 	if e := j.GetEpochs(); len(e) > 0 {
 		last := e[len(e)-1]
-		where = fmt.Sprintf(", epoch %d: %s of %s samples delivered", last.GetEpoch(), count(last.GetDelivered()),
+		x.say("epoch", "%d: %s of %s samples delivered.", last.GetEpoch(), count(last.GetDelivered()),
 			count(last.GetSubset()))
 	}
-	say("%s is %s%s.", s.GetName(), state, where)
 	if p := j.GetPromise(); p != "" {
-		say("Order: %s.", strings.TrimSuffix(p, "."))
+		x.say("order", "%s.", strings.TrimSuffix(p, "."))
 	}
 	for _, n := range j.GetNotes() {
-		say("Note: %s.", strings.TrimSuffix(n, "."))
+		x.say("note", "%s.", strings.TrimSuffix(n, "."))
 	}
-	explainWork(say, j)
-	explainNeighbours(say, j, all, uris)
-	explainWait(say, j)
-	c := j.GetCounters()
-	switch waited, batches := c.GetWaitSeconds(), c.GetBatchesDelivered(); {
-	case waited < .05 && batches == 0:
-	case waited < .05:
-		say("It has not waited for data.")
-	default:
-		a := ""
-		if batches > 0 {
-			a = fmt.Sprintf(", %.0f ms a batch", 1000*waited/float64(batches))
-		}
-		say("It has waited %.1f s for data in all%s.", waited, a)
-		for _, t := range tiers {
-			if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
-				say("The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.", t.GetForm(),
-					units.Size(t.GetUsed()), units.Size(t.GetBudget()), count(t.GetEvictions()))
-			}
-		}
-	}
+	explainWork(x, j)
+	explainNeighbours(x, j, all, uris)
+	explainWait(x, j)
+	explainWaited(x, j, tiers)
 	if bad := badSamples(j); len(bad) > 0 {
 		q := bad[0].sample
-		say("%s cannot be prepared, the first is %s: %s.", plural(len(bad), "sample", "samples"), q.GetKey(),
+		x.say("bad", "%s cannot be prepared, the first is %s: %s.", plural(len(bad), "sample", "samples"), q.GetKey(),
 			strings.TrimSuffix(q.GetReason(), "."))
 	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
-	return err
+	return x
+}
+
+// explainWaited says how long the job has waited, and which tiers were too small for it.
+func explainWaited(x *explanation, j *larderv1.Job, tiers []*larderv1.Tier) {
+	c := j.GetCounters()
+	waited, batches := c.GetWaitSeconds(), c.GetBatchesDelivered()
+	if waited < .05 {
+		if batches > 0 {
+			x.say("waits", "It has not waited for data.")
+		}
+		return
+	}
+	each := ""
+	if batches > 0 {
+		each = fmt.Sprintf(", %.0f ms a batch", 1000*waited/float64(batches))
+	}
+	x.say("waits", "It has waited %.1f s for data in all%s.", waited, each)
+	for _, t := range tiers {
+		if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
+			x.say("memory", "The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.",
+				t.GetForm(), units.Size(t.GetUsed()), units.Size(t.GetBudget()), count(t.GetEvictions()))
+		}
+	}
 }
 
 // explainWait says what the job waits for now, and what would help.
-func explainWait(say func(string, ...any), j *larderv1.Job) {
+func explainWait(x *explanation, j *larderv1.Job) {
 	w := j.GetWait()
 	if w.GetCause() == "" {
 		return
 	}
-	say("Now it waits for %s.", waitText(w))
+	x.say("waits", "Now it waits for %s.", waitText(w))
 	if len(j.GetRanks()) > 1 {
 		for _, r := range j.GetRanks() {
 			if o := r.GetWait(); r.GetAttached() && o.GetCause() != w.GetCause() {
-				say("Its rank %d waits for %s.", r.GetRank(), waitText(o))
+				x.say("waits", "Its rank %d waits for %s.", r.GetRank(), waitText(o))
 			}
 		}
 	}
 	for _, r := range j.GetRanks() {
 		if s := r.GetStepSeconds(); s > 0 {
-			say("Its script works for %.0f ms on a batch%s.", 1000*s, ofRank(j, r))
+			x.say("waits", "Its script works for %.0f ms on a batch%s.", 1000*s, ofRank(j, r))
 		}
 	}
 	if a := advice(w.GetCause()); a != "" {
-		say("%s.", a)
+		x.say("help", "%s.", a)
 	}
 }
 
@@ -158,7 +159,7 @@ func ofRank(j *larderv1.Job, r *larderv1.RankInfo) string {
 
 // explainWork says where the job's samples came from: each was read for it or found in a tier, and is counted when that
 // is decided, which is before it is delivered.
-func explainWork(say func(string, ...any), j *larderv1.Job) {
+func explainWork(x *explanation, j *larderv1.Job) {
 	c := j.GetCounters()
 	got := c.GetSamplesDelivered()
 	if got == 0 {
@@ -167,21 +168,22 @@ func explainWork(say func(string, ...any), j *larderv1.Job) {
 	h := c.GetHits()
 	found := h["encoded"] + h["decoded"] + h["augmented"]
 	all := max(got, c.GetSourceReads()+found)
-	of := plural(got, "sample", "samples") + " it got"
+	under := ""
 	if all > got {
-		of += " and " + count(all-got) + " that are on their way"
+		under = " and " + count(all-got) + " that are on their way"
 	}
 	part := func(n uint64) string {
 		return fmt.Sprintf("%s (%.0f %%)", count(n), 100*float64(min(n, all))/float64(all))
 	}
-	say("Of the %s, %s were read for it and %s were cached: %s encoded, %s decoded, %s augmented. "+
-		"%s were decoded for it.",
-		of, part(c.GetSourceReads()),
-		part(found), count(h["encoded"]), count(h["decoded"]), count(h["augmented"]), count(c.GetDecodes()))
+	x.say("samples", "Of the %s it got%s:", plural(got, "sample", "samples"), under)
+	x.say("samples", "%s were read for it,", part(c.GetSourceReads()))
+	x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", part(found), count(h["encoded"]),
+		count(h["decoded"]), count(h["augmented"]))
+	x.say("samples", "%s were decoded for it.", count(c.GetDecodes()))
 }
 
 // explainNeighbours says who else draws from the dataset, and whether what is prepared for one serves the other.
-func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv1.Job, uris map[string]string) {
+func explainNeighbours(x *explanation, j *larderv1.Job, all []*larderv1.Job, uris map[string]string) {
 	dataset := func(j *larderv1.Job) string { return cmp.Or(uris[j.GetSpec().GetDataset()], j.GetSpec().GetDataset()) }
 	var same, other, group []string
 	hidden := 0 // of other users: what they draw from is not shown
@@ -206,31 +208,31 @@ func explainNeighbours(say func(string, ...any), j *larderv1.Job, all []*larderv
 		}
 	}
 	if hidden > 0 {
-		defer say("What %s of other users draw from is not shown: they may share with it too.", plural(hidden, "job", "jobs"))
+		defer x.say("sharing", "What %s of other users draw from is not shown: they may share with it too.", plural(hidden, "job", "jobs"))
 	}
 	if len(same)+len(other) == 0 && hidden > 0 {
-		say("No other job that you may see draws from its dataset.")
+		x.say("sharing", "No other job that you may see draws from its dataset.")
 		return
 	}
 	if len(same)+len(other) == 0 {
-		say("No other job draws from its dataset: what it saves, it saves from one epoch to the next.")
+		x.say("sharing", "No other job draws from its dataset: what it saves, it saves from one epoch to the next.")
 		return
 	}
 	if len(same) > 0 {
-		say("What is decoded for it serves %s too, where their subsets overlap.", someOf(same))
+		x.say("sharing", "What is decoded for it serves %s too, where their subsets overlap.", someOf(same))
 	}
 	if len(other) > 0 {
-		say("With %s it shares what is read, not what is decoded: their recipes begin differently.", someOf(other))
+		x.say("sharing", "With %s it shares what is read, not what is decoded: their recipes begin differently.", someOf(other))
 	}
 	switch g := j.GetShareGroup(); {
 	case g == 0:
 	case len(group) == 0:
-		say("It would share augmented samples (group %d), but no other job has its recipe and share: augmented.", g)
+		x.say("sharing", "It would share augmented samples (group %d), but no other job has its recipe and share: augmented.", g)
 	default:
-		say("It shares augmented samples with %s (group %d).", someOf(group), g)
+		x.say("sharing", "It shares augmented samples with %s (group %d).", someOf(group), g)
 	}
 	if n := j.GetInstanceOffset(); n > 0 {
-		say("Its epoch e has the augmentations of instance e + %d.", n)
+		x.say("sharing", "Its epoch e has the augmentations of instance e + %d.", n)
 	}
 }
 

@@ -29,12 +29,9 @@ func TestExplain(t *testing.T) {
 		job(4, "else", "imagefolder:/other", "p", 0), gone}
 	tiers := []*larderv1.Tier{{Form: "encoded", Budget: 100, Used: 40, Evictions: 9},
 		{Form: "decoded", Budget: 1 << 20, Used: 1000 << 10, Evictions: 7}}
-	var b strings.Builder
-	if err := explain(&b, me, all, tiers, map[string]string{"train": "imagefolder:/data"}); err != nil {
-		t.Fatal(err)
-	}
+	said := inOneLine(t, explain(me, all, tiers, map[string]string{"train": "imagefolder:/data"}))
 	for _, want := range []string{
-		"Of the 80 samples it got and 20 that are on their way, 25 (25 %) were read for it and 75 (75 %) were cached: 10 " +
+		"Of the 80 samples it got and 20 that are on their way: 25 (25 %) were read for it, 75 (75 %) were cached: 10 " +
 			"encoded, 60 decoded, 5 augmented. 30 were decoded for it.",
 		"What is decoded for it serves by-uri too",
 		"With resized it shares what is read",
@@ -44,8 +41,8 @@ func TestExplain(t *testing.T) {
 		"The decoded tier is full: 1000KiB of 1MiB, 7 entries",
 		"1 sample cannot be prepared, the first is a/9.jpg: it is truncated.",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("%q is missing in\n%s", want, b.String())
+		if !strings.Contains(said, want) {
+			t.Errorf("%q is missing in\n%s", want, said)
 		}
 	}
 	var d strings.Builder
@@ -54,8 +51,8 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%v\n%s", err, d.String())
 	}
 	for _, not := range []string{"encoded tier is full", "else", "gone"} {
-		if strings.Contains(b.String(), not) {
-			t.Errorf("%q is said in\n%s", not, b.String())
+		if strings.Contains(said, not) {
+			t.Errorf("%q is said in\n%s", not, said)
 		}
 	}
 }
@@ -81,19 +78,48 @@ func TestExplainAmongUsers(t *testing.T) {
 		"both": {[]*larderv1.Job{me, theirs, twin}, []string{"What is decoded for it serves twin too", hidden},
 			[]string{"No other job"}},
 	} {
-		var b strings.Builder
-		if err := explain(&b, me, x.all, nil, nil); err != nil {
-			t.Fatal(err)
-		}
+		said := inOneLine(t, explain(me, x.all, nil, nil))
 		for _, w := range x.want {
-			if !strings.Contains(b.String(), w) {
-				t.Errorf("%s: %q is missing in\n%s", name, w, b.String())
+			if !strings.Contains(said, w) {
+				t.Errorf("%s: %q is missing in\n%s", name, w, said)
 			}
 		}
 		for _, n := range x.not {
-			if strings.Contains(b.String(), n) {
-				t.Errorf("%s: %q is said in\n%s", name, n, b.String())
+			if strings.Contains(said, n) {
+				t.Errorf("%s: %q is said in\n%s", name, n, said)
 			}
 		}
+	}
+}
+
+// inOneLine is an explanation without its form: each run of blanks and line feeds is one blank. It checks the form.
+func inOneLine(t *testing.T, x *explanation) string {
+	t.Helper()
+	var b strings.Builder
+	if err := x.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(b.String()) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 100 {
+			t.Errorf("a line of %d characters: %s", n, line)
+		}
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// TestExplanation: a topic stands before its first sentence, and long sentences continue in indented lines.
+func TestExplanation(t *testing.T) {
+	x := &explanation{}
+	x.say("job", "%s is live.", "a")
+	x.say("order", "%s", strings.Repeat("word ", 20))
+	x.say("order", "short")
+	var b strings.Builder
+	if err := x.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	words := strings.TrimSuffix(strings.Repeat("word ", 17), " ")
+	want := "job    a is live.\norder  " + words + "\n         word word word\n       short\n"
+	if b.String() != want {
+		t.Errorf("%s\nwant\n%s", b.String(), want)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
@@ -73,9 +72,8 @@ func lives(j *larderv1.Job) bool {
 }
 
 // explainDaemon says of the daemon what explain says of a job.
-func explainDaemon(s *larderv1.Stats) string {
-	var lines []string
-	say := func(format string, a ...any) { lines = append(lines, printable(fmt.Sprintf(format, a...))) }
+func explainDaemon(s *larderv1.Stats) *explanation {
+	x := &explanation{}
 	live, perSec := 0, 0.0
 	by := map[string][]string{}
 	for _, j := range s.GetJobs() {
@@ -86,82 +84,85 @@ func explainDaemon(s *larderv1.Stats) string {
 		}
 	}
 	if live == 0 {
-		say("No job lives.")
+		x.say("jobs", "No job lives.")
 	} else {
-		say("Live: %s, given %s samples/s together.", plural(live, "job", "jobs"), perSecond(perSec))
+		x.say("jobs", "Live: %s, given %s samples/s together.", plural(live, "job", "jobs"), perSecond(perSec))
 	}
 	if f := s.GetStateFull(); f != nil {
-		say("Nothing can be recorded, and jobs wait: %s. Fix: %s.", f.GetMessage(), f.GetHint())
+		x.say("state", "Nothing can be recorded, and jobs wait: %s. Fix: %s.", f.GetMessage(), f.GetHint())
 	}
 	l := s.GetLoad()
-	say("Cores: %d of %d workers decode or augment at this moment; over the last second %.0f %% of the cores were in "+
-		"use by them.",
-		l.GetBusy(), l.GetWorkers(), 100*l.GetCores())
+	x.say("cores", "%d of %d workers decode or augment at this moment; over the last second %.0f %% of the cores were "+
+		"in use by them.", l.GetBusy(), l.GetWorkers(), 100*l.GetCores())
 	reading := fmt.Sprintf("%s under way", plural(uint64(l.GetReads()), "read", "reads"))
 	if l.GetReads() > 0 {
 		reading += fmt.Sprintf(", the oldest for %.1f s", l.GetOldestRead().AsDuration().Seconds())
 	}
-	say("Storage: %s; over the last second something was being read for %.0f %% of the time.", reading, 100*l.GetStorage())
+	x.say("storage", "%s; over the last second something was being read for %.0f %% of the time.", reading,
+		100*l.GetStorage())
 	causes := sortedKeys(by)
 	for _, c := range causes {
 		names := someOf(by[c])
 		switch c {
 		case "":
 		case "script":
-			say("For their training scripts wait: %s.", names)
+			x.say("waits", "For their training scripts wait: %s.", names)
 		default:
-			say("For %s wait: %s.", causeWords[c], names)
+			x.say("waits", "For %s wait: %s.", causeWords[c], names)
 		}
 	}
-	explainMemory(say, s)
+	explainMemory(x, s)
 	for _, c := range causes {
 		if a := advice(c); a != "" {
-			say("What helps %s: %s.", someOf(by[c]), a)
+			x.say("help", "What helps %s: %s.", someOf(by[c]), a)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return x
 }
 
 // causeWords are causes as parts of a sentence.
 var causeWords = map[string]string{
-	"storage": "storage", "cores": "cores", "rank": "other ranks", "pause": "somebody who resumes them",
+	"storage": "storage", "cores": "cores", "rank": "other ranks", "pause": "the end of their pause",
 	"disk": "room on the disk of the state directory", "log": "the disk of the state directory",
 	"order": "the order of a large subset", "client": "a client", "larder": "batches that are under way",
 }
 
 // explainMemory says what memory holds, and what came out of it.
-func explainMemory(say func(string, ...any), s *larderv1.Stats) {
+func explainMemory(x *explanation, s *larderv1.Stats) {
 	var used, budget uint64
-	var tiers []string
 	for _, t := range s.GetTiers() {
 		used, budget = used+t.GetUsed(), budget+t.GetBudget()
-		text := fmt.Sprintf("%s %s of %s", t.GetForm(), units.Size(t.GetUsed()), units.Size(t.GetBudget()))
-		if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 {
-			text += fmt.Sprintf(" (full: %s entries have left for others)", count(t.GetEvictions()))
-		}
-		tiers = append(tiers, text)
 	}
-	say("Memory: %s resident, limit %s. The tiers hold %s of %s: %s.", units.Size(s.GetRssBytes()),
-		units.Size(s.GetMemoryLimit()), units.Size(used), units.Size(budget), strings.Join(tiers, ", "))
+	x.say("memory", "%s resident, limit %s. The tiers hold %s of %s:", units.Size(s.GetRssBytes()),
+		units.Size(s.GetMemoryLimit()), units.Size(used), units.Size(budget))
+	for _, t := range s.GetTiers() {
+		full := ""
+		if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 {
+			full = fmt.Sprintf(" (full: %s entries have left for others)", count(t.GetEvictions()))
+		}
+		x.say("memory", "%s %s of %s%s", t.GetForm(), units.Size(t.GetUsed()), units.Size(t.GetBudget()), full)
+	}
 	c := s.GetTotals()
 	h := c.GetHits()
 	found := h["encoded"] + h["decoded"] + h["augmented"]
 	if all := found + c.GetSourceReads(); all > 0 {
 		part := func(n uint64) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(all)) }
-		say("Of %s that jobs were to get, %s were read and %s were cached: %s encoded, %s decoded, %s augmented. %s in all.",
-			plural(all, "sample", "samples"), part(c.GetSourceReads()), part(found), part(h["encoded"]), part(h["decoded"]),
-			part(h["augmented"]), plural(c.GetDecodes(), "decode", "decodes"))
+		x.say("samples", "Of %s that jobs were to get:", plural(all, "sample", "samples"))
+		x.say("samples", "%s were read,", part(c.GetSourceReads()))
+		x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", part(found), part(h["encoded"]),
+			part(h["decoded"]), part(h["augmented"]))
+		x.say("samples", "%s in all.", plural(c.GetDecodes(), "decode", "decodes"))
 	}
 	for _, d := range s.GetDatasets() {
 		if n := d.GetBadSamples(); n > 0 {
-			say("%s of %s cannot be prepared; larder jobs describe names them.", plural(n, "sample", "samples"),
+			x.say("bad", "%s of %s cannot be prepared; larder jobs describe names them.", plural(n, "sample", "samples"),
 				d.GetDataset().GetName())
 		}
 	}
 	if p := s.GetSplit(); p.GetPredicted() > 0 {
-		say("By the model of memory, jobs can get %s samples/s, limited by %s.", perSecond(p.GetPredicted()), p.GetBinding())
+		x.say("model", "By the model of memory, jobs can get %s samples/s, limited by %s.", perSecond(p.GetPredicted()), p.GetBinding())
 	}
 	if why := s.GetSplit().GetWhy(); why != "" {
-		say("Why the tiers are as large as they are: %s.", why)
+		x.say("model", "Why the tiers are as large as they are: %s.", why)
 	}
 }

@@ -36,9 +36,7 @@ func TestViewsOfAWait(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := explain(&b, j, []*larderv1.Job{j}, nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	b.WriteString(inOneLine(t, explain(j, []*larderv1.Job{j}, nil, nil)))
 	for _, want := range []string{
 		"SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s  root\n",
 		"waits for  rank 1, which has not come (it has waited 5.0 s)", "waits for the training script",
@@ -155,16 +153,16 @@ func TestExplainDaemon(t *testing.T) {
 		Datasets:  []*larderv1.DatasetStats{{Dataset: &larderv1.Dataset{Name: "train"}, BadSamples: 2}},
 		Split:     &larderv1.Split{Why: "a rule", Predicted: 900, Binding: "storage"},
 	}
-	got := explainDaemon(s)
+	got := inOneLine(t, explainDaemon(s))
 	for _, want := range []string{
 		"Live: 4 jobs, given 5,000 samples/s together.", "Nothing can be recorded, and jobs wait: the disk of /s is full. " +
 			"Fix: make room.",
 		"1 of 4 workers decode or augment at this moment; over the last second 31 % of the cores",
 		"16 reads under way, the oldest for 1.4 s",
 		"For storage wait: a, b.", "For their training scripts wait: c.",
-		"1GiB resident, limit 2GiB. The tiers hold 2MiB of 5MiB",
+		"1GiB resident, limit 2GiB. The tiers hold 2MiB of 5MiB:",
 		"encoded 1MiB of 1MiB (full: 7 entries have left for others)",
-		"25 % were read and 75 % were cached: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",
+		"25 % were read, 75 % were cached: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",
 		"2 samples of train cannot be prepared", "limited by storage", "Why the tiers are as large as they are: a rule.",
 		"What helps a, b: Fewer reads",
 	} {
@@ -175,7 +173,7 @@ func TestExplainDaemon(t *testing.T) {
 	if strings.Contains(got, "gone") {
 		t.Errorf("a job that has ended waits for nothing:\n%s", got)
 	}
-	if got := explainDaemon(&larderv1.Stats{}); !strings.HasPrefix(got, "No job lives.\n") {
+	if got := inOneLine(t, explainDaemon(&larderv1.Stats{})); !strings.HasPrefix(got, "jobs No job lives.") {
 		t.Errorf("%q", got)
 	}
 	for _, c := range []string{"storage", "cores", "rank", "pause", "disk", "log", "order", "client", "larder"} {
