@@ -70,7 +70,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	})
 }
 
-// Whoever prints a list prints it as JSON and YAML too.
+// Each command that prints a list prints it as JSON and YAML too.
 func TestListsHaveOutputs(t *testing.T) {
 	walk(newRoot(), func(c *cobra.Command) {
 		if c.Name() == "ls" || c.Name() == "describe" || c.Name() == "inspect" || c.Name() == "stats" {

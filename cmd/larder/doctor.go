@@ -208,11 +208,11 @@ func checkStateDir(ctx context.Context, g *globals) finding {
 		e := errs.From(err)
 		return finding{"state folder", "warn", e.Message, e.Hint}
 	}
-	return checkStateDisk(dir, goesOn(ctx, g))
+	return checkStateDisk(dir, servesWithRoom(ctx, g))
 }
 
-// goesOn reports whether a daemon runs that finds no disk full.
-func goesOn(ctx context.Context, g *globals) bool {
+// servesWithRoom reports whether a daemon runs that finds no disk full.
+func servesWithRoom(ctx context.Context, g *globals) bool {
 	short := *g
 	short.timeout = 5 * time.Second
 	ok := false

@@ -92,8 +92,9 @@ func explain(j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier, uris 
 	}
 	explainWork(x, j)
 	explainNeighbours(x, j, all, uris)
+	explainWaited(x, j)
 	explainWait(x, j)
-	explainWaited(x, j, tiers)
+	explainTiers(x, j, tiers)
 	if bad := badSamples(j); len(bad) > 0 {
 		q := bad[0].sample
 		x.say("bad", "%s cannot be prepared, the first is %s: %s.", plural(len(bad), "sample", "samples"), q.GetKey(),
@@ -102,8 +103,8 @@ func explain(j *larderv1.Job, all []*larderv1.Job, tiers []*larderv1.Tier, uris 
 	return x
 }
 
-// explainWaited says how long the job has waited, and which tiers were too small for it.
-func explainWaited(x *explanation, j *larderv1.Job, tiers []*larderv1.Tier) {
+// explainWaited says how long the job has waited.
+func explainWaited(x *explanation, j *larderv1.Job) {
 	c := j.GetCounters()
 	waited, batches := c.GetWaitSeconds(), c.GetBatchesDelivered()
 	if waited < .05 {
@@ -117,6 +118,13 @@ func explainWaited(x *explanation, j *larderv1.Job, tiers []*larderv1.Tier) {
 		each = fmt.Sprintf(", %.0f ms a batch", 1000*waited/float64(batches))
 	}
 	x.say("waits", "It has waited %.1f s for data in all%s.", waited, each)
+}
+
+// explainTiers says which tiers were too small for a job that has waited.
+func explainTiers(x *explanation, j *larderv1.Job, tiers []*larderv1.Tier) {
+	if j.GetCounters().GetWaitSeconds() < .05 {
+		return
+	}
 	for _, t := range tiers {
 		if t.GetUsed() > t.GetBudget()/8*7 && t.GetEvictions() > 0 { // one that was shrunk has evicted without being full
 			x.say("memory", "The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.",

@@ -147,7 +147,7 @@ func (x orderExport) write(ctx context.Context, c larderv1.LarderServiceClient, 
 			}
 			if part.GetInstance() != o.GetInstance() || len(part.GetSamples()) == 0 && uint64(len(e.Samples)) < part.GetTotal() {
 				return errs.New(errs.Stale, x.job, "export it again",
-					"epoch %d of job %s was begun anew meanwhile", o.GetEpoch(), x.job)
+					"epoch %d of job %s was begun again meanwhile", o.GetEpoch(), x.job)
 			}
 			total = part.GetTotal()
 			e.Samples = append(e.Samples, part.GetSamples()...)

@@ -277,7 +277,7 @@ func (h *history) compare(
 			"put the files back, or load_state_dict(state, strict=False) continues with the files as they are",
 			"the files of %s are not those that it was saved with: %s", j.Data.URI(), names)
 	case t.Portable() && t.Order != "" && !listed:
-		return "", nil, nil, badToken("begin the epoch anew",
+		return "", nil, nil, badToken("begin the epoch again",
 			"so many files of %s changed that a portable state does not show which of them were handed out: %s", j.Data.URI(),
 			names)
 	}

@@ -106,11 +106,11 @@ func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSam
 // faulty leaves out samples that no client hears of: nothing is wrong with removed ones, and damaged ones may be
 // skipped by configuration.
 func (l *library) faulty(bad []jobs.Bad) []jobs.Bad {
-	untold := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && l.skipCorrupt }
-	if !slices.ContainsFunc(bad, untold) {
+	silent := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && l.skipCorrupt }
+	if !slices.ContainsFunc(bad, silent) {
 		return bad
 	}
-	return slices.DeleteFunc(slices.Clone(bad), untold)
+	return slices.DeleteFunc(slices.Clone(bad), silent)
 }
 
 // reindex looks at a known dataset again, with the rights of the user who asks. before is what it had.

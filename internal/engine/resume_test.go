@@ -19,7 +19,7 @@ import (
 )
 
 // resume registers a job that resumes from a token.
-func (w *world) goesOn(s *larderv1.JobSpec, token string, changed bool) (*larderv1.RegisterJobResponse, error) {
+func (w *world) resumeJob(s *larderv1.JobSpec, token string, changed bool) (*larderv1.RegisterJobResponse, error) {
 	return w.engine.RegisterJob(context.Background(), &larderv1.RegisterJobRequest{Spec: s, Resume: token,
 		ResumeChanged: changed})
 }
@@ -85,16 +85,16 @@ func TestResumeKeepsInstancesAndAccounts(t *testing.T) {
 			if err := b.st.Saved(5, sumOf(t, token)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.goesOn(spec("b", dir, 7, recipe(crops...), shares), token, false); reasonOf(err) != errs.RankHeld {
+			if _, err := w.resumeJob(spec("b", dir, 7, recipe(crops...), shares), token, false); reasonOf(err) != errs.RankHeld {
 				t.Errorf("while it is held: %v", err)
 			}
 			b.detach()
-			r, err := w.goesOn(spec("b", dir, 7, recipe(crops...), shares), token, false)
+			r, err := w.resumeJob(spec("b", dir, 7, recipe(crops...), shares), token, false)
 			if err != nil || r.GetResumed().GetEpoch() != 0 || r.GetResumed().GetBefore() != 20 ||
 				r.GetResumed().GetLeft() != 40 || len(r.GetResumed().GetNotes()) != 0 {
 				t.Fatalf("%v, %v", r.GetResumed(), err)
 			}
-			again, err := w.goesOn(spec("b", dir, 7, recipe(crops...), shares), token, false)
+			again, err := w.resumeJob(spec("b", dir, 7, recipe(crops...), shares), token, false)
 			if err != nil || again.GetJob().GetId() != r.GetJob().GetId() || again.GetCreated() {
 				t.Fatalf("another rank: %v, %v", again, err)
 			}
@@ -175,14 +175,14 @@ func TestTokensThatCannotBeResolved(t *testing.T) {
 		"older copy":     {serve(t, onFS(t, copied)), late, "older copy"},
 		"expired":        {serve(t, onFS(t, fs)), early, "not kept any more"},
 	} {
-		_, err := c.w.goesOn(spec("b", dir, 4), c.token, true)
+		_, err := c.w.resumeJob(spec("b", dir, 4), c.token, true)
 		f := errs.From(err)
 		if err == nil || f.Reason != errs.Token || !strings.Contains(f.Error(), c.want) ||
 			!strings.Contains(f.Hint, "portable=True") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if r, err := w.goesOn(spec("b", dir, 4), kept, false); err != nil || r.GetResumed().GetLeft() != 28 {
+	if r, err := w.resumeJob(spec("b", dir, 4), kept, false); err != nil || r.GetResumed().GetLeft() != 28 {
 		t.Errorf("portable: %v, %v", r.GetResumed(), err)
 	}
 	var edited resume.Token // forged, with a right checksum
@@ -190,7 +190,7 @@ func TestTokensThatCannotBeResolved(t *testing.T) {
 		t.Fatal(err)
 	}
 	edited.ID = 99
-	if _, err := serve(t, onFS(t, fs)).goesOn(spec("c", dir, 4), edited.Text(), false); reasonOf(err) != errs.Token {
+	if _, err := serve(t, onFS(t, fs)).resumeJob(spec("c", dir, 4), edited.Text(), false); reasonOf(err) != errs.Token {
 		t.Errorf("another job: %v", err)
 	}
 }
@@ -223,7 +223,7 @@ func TestResumeThroughDeaths(t *testing.T) {
 				w.dial()
 				left := n
 				if token != "" {
-					g, err := w.goesOn(s, token, false)
+					g, err := w.resumeJob(s, token, false)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -63,7 +63,7 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		InstanceOffset: v.Offset,
 		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused(), SubsetSince: v.Since,
 	}
-	w.tellSubsets(out, j, &v)
+	w.addSubsets(out, j, &v)
 	if v.Draining() && !v.State.Ended() {
 		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
 	}
@@ -227,8 +227,8 @@ func (w *views) datasetStats(list []coordinator.DatasetView) []*larderv1.Dataset
 	return out
 }
 
-// tellSubsets says in a job's public form which subset it draws, which one is next, and its notes.
-func (w *views) tellSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
+// addSubsets says in a job's public form which subset it draws, which one is next, and its notes.
+func (w *views) addSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 	if expr := j.subsets.expr(v.Mark); expr != out.GetSpec().GetSubset() {
 		out.Spec = j.specWith(expr)
 	}

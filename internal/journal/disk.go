@@ -247,7 +247,7 @@ func (d *Disk) newSegment(first uint64) error {
 	if err = f.Reserve(reserved); err == nil {
 		_, err = f.Write(b)
 	}
-	// nothing is in it, and another attempt makes it anew; it must not come back when the old file continues
+	// nothing is in it, and another attempt makes it again; it must not come back when the old file continues
 	if isFull(err) {
 		return errors.Join(err, f.Close(), d.fs.Remove(name), synced(d.fs.Sync()))
 	}

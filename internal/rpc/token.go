@@ -52,7 +52,7 @@ func readTokens(path string) ([]string, error) {
 		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is no plain file", path)
 	case st.Mode().Perm()&0o077 != 0:
 		return nil, errs.New(errs.ConfigInvalid, path,
-			"run: chmod 600 "+path+"; whoever could read it has the token, so make another one",
+			"run: chmod 600 "+path+"; every user who could read it has the token, so make another one",
 			"others than its owner may use the token file %s (mode %04o)", path, st.Mode().Perm())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))

@@ -217,7 +217,7 @@ func BenchmarkLine(b *testing.B) {
 	}
 }
 
-// Any lines behind a good header: what is read of them, written anew, reads the same.
+// Any lines behind a good header: what is read of them, written again, reads the same.
 func FuzzFile(f *testing.F) {
 	var seed []byte
 	for i, k := range []entry{{}, {kind: linePiece, piece: piece(3)}, {kind: lineCrasher, crasher: crasher(4)}} {
