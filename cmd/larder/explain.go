@@ -216,7 +216,8 @@ func explainNeighbours(x *explanation, j *larderv1.Job, all []*larderv1.Job, uri
 		}
 	}
 	if hidden > 0 {
-		defer x.say("sharing", "What %s of other users draw from is not shown: they may share with it too.", plural(hidden, "job", "jobs"))
+		defer x.say("sharing", "What %s of other users draw from is not shown: they may share with it too.", plural(hidden, "job",
+			"jobs"))
 	}
 	if len(same)+len(other) == 0 && hidden > 0 {
 		x.say("sharing", "No other job that you may see draws from its dataset.")
@@ -230,12 +231,14 @@ func explainNeighbours(x *explanation, j *larderv1.Job, all []*larderv1.Job, uri
 		x.say("sharing", "What is decoded for it serves %s too, where their subsets overlap.", someOf(same))
 	}
 	if len(other) > 0 {
-		x.say("sharing", "With %s it shares what is read, not what is decoded: their recipes begin differently.", someOf(other))
+		x.say("sharing", "With %s it shares what is read, not what is decoded: their recipes begin differently.",
+			someOf(other))
 	}
 	switch g := j.GetShareGroup(); {
 	case g == 0:
 	case len(group) == 0:
-		x.say("sharing", "It would share augmented samples (group %d), but no other job has its recipe and share: augmented.", g)
+		x.say("sharing", "It would share augmented samples (group %d), but no other job has its recipe and share: augmented.",
+			g)
 	default:
 		x.say("sharing", "It shares augmented samples with %s (group %d).", someOf(group), g)
 	}

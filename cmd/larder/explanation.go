@@ -49,7 +49,7 @@ func (x *explanation) write(w io.Writer) error {
 // wrap divides a text at its blanks into lines of at most so many characters; a longer word has a line of its own.
 func wrap(text string, columns int) (lines []string) {
 	line, n := "", 0
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		k := utf8.RuneCountInString(word)
 		switch {
 		case line == "":

@@ -160,7 +160,8 @@ func explainMemory(x *explanation, s *larderv1.Stats) {
 		}
 	}
 	if p := s.GetSplit(); p.GetPredicted() > 0 {
-		x.say("model", "By the model of memory, jobs can get %s samples/s, limited by %s.", perSecond(p.GetPredicted()), p.GetBinding())
+		x.say("model", "By the model of memory, jobs can get %s samples/s, limited by %s.",
+			perSecond(p.GetPredicted()), p.GetBinding())
 	}
 	if why := s.GetSplit().GetWhy(); why != "" {
 		x.say("model", "Why the tiers are as large as they are: %s.", why)

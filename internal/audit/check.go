@@ -266,7 +266,8 @@ func (c *checker) rank(g *gen, rank uint32) part {
 		switch {
 		case u.On && u.From > next && u.Base == "":
 			if !p.unsure {
-				c.add(u.find(Lost, place{next, nil, u.line}, "it continued at step %d, and step %d is the one after the last that was "+
+				c.add(u.find(Lost, place{next, nil, u.line},
+					"it continued at step %d, and step %d is the one after the last that was "+
 					"received", u.From, next))
 			}
 			p.unsure = true
@@ -434,7 +435,8 @@ func (c *checker) repeats(got, bad []seen) {
 			continue
 		}
 		if k, ok := slices.BinarySearchFunc(got, b, byID); ok {
-			c.add(b.run.find(Repeated, place{b.step, []uint32{b.id}, b.line}, "sample %d was delivered (%s) and is said to be bad",
+			c.add(b.run.find(Repeated, place{b.step, []uint32{b.id}, b.line},
+				"sample %d was delivered (%s) and is said to be bad",
 				b.id, got[k].where()))
 		}
 	}

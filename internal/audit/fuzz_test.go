@@ -11,8 +11,8 @@ import (
 
 // Nothing in a file can make the auditor panic, hang, or use memory beyond what the file has.
 //
-// The input is a script of edits of an honest log, so that it stays short: the fuzzer's search for a smaller input takes
-// time in proportion to the square of the length. A script can write any log, by edits that drop and insert lines.
+// The input is a script of edits of an honest log, so that it stays short: the fuzzer's search for a smaller input
+// takes time in proportion to the square of the length. A script can write any log: its edits drop and insert lines.
 func FuzzCheck(f *testing.F) {
 	worlds := make([][]string, 4) // lines of an honest log
 	for seed := range worlds {

@@ -126,7 +126,8 @@ func (p *parser) take(line int, r *Record) {
 	case KindEnd:
 		u.ended = r
 		if r.Batches != uint64(u.next) && !u.unsure {
-			p.report(u.find(Lost, place{u.next, nil, line}, "the epoch ended after %d batches, of which %d came", r.Batches, u.next))
+			p.report(u.find(Lost, place{u.next, nil, line},
+				"the epoch ended after %d batches, of which %d came", r.Batches, u.next))
 		}
 	case KindLeft:
 		u.left = r.Why
@@ -194,7 +195,8 @@ func (p *parser) batch(u *run, line int, r *Record) {
 		// Noted and not handed out, because a signal came; it may be noted again.
 		last := u.batches[len(u.batches)-1]
 		if !same(last, b) {
-			p.report(u.find(Altered, place{r.Step, b.ids, line}, "it was received twice, with other samples or bytes than in line %d",
+			p.report(u.find(Altered, place{r.Step, b.ids, line},
+				"it was received twice, with other samples or bytes than in line %d",
 				last.line))
 		}
 		return
@@ -207,7 +209,8 @@ func (p *parser) batch(u *run, line int, r *Record) {
 	}
 	for _, old := range u.again {
 		if old.step == b.step && !same(old, b) {
-			p.report(u.find(Altered, place{r.Step, b.ids, line}, "it came again with other samples or bytes than in line %d", old.line))
+			p.report(u.find(Altered, place{r.Step, b.ids, line},
+				"it came again with other samples or bytes than in line %d", old.line))
 		}
 	}
 	u.batches = append(u.batches, b)
@@ -231,7 +234,8 @@ func (p *parser) done(u *run, line int, r *Record) {
 	}
 	u.done = max(u.done, i+1)
 	if b := u.batches[i]; r.Hash != nil && *r.Hash != b.hash && !p.options.InPlace {
-		p.report(u.find(Altered, place{r.Step, b.ids, line}, "its bytes changed while it was held (CRC-32 %08x, received as %08x)",
+		p.report(u.find(Altered, place{r.Step, b.ids, line},
+			"its bytes changed while it was held (CRC-32 %08x, received as %08x)",
 			*r.Hash, b.hash))
 	}
 }

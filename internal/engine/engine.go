@@ -61,8 +61,9 @@ type Engine struct {
 func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	core, err := coordinator.New(coordinator.Config{
-		Seed: cfg.Seed, Tiers: cfg.Memory.Tiers, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout,
-		InFlight: 2 * cfg.Work.Workers, Ahead: work.Readers,
+		Seed: cfg.Seed, Tiers: cfg.Memory.Tiers, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max,
+		IdleTimeout: cfg.Jobs.IdleTimeout,
+		InFlight:    2 * cfg.Work.Workers, Ahead: work.Readers,
 		Bytes: cfg.Data.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Data.Store.Granule(f)
@@ -98,12 +99,14 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{
-		Version: cfg.Version, File: cfg.Crash.File, Command: cfg.Crash.Trial, Limits: cfg.Work.Limits, Log: cfg.Log, Note: e.log.note,
+		Version: cfg.Version, File: cfg.Crash.File, Command: cfg.Crash.Trial, Limits: cfg.Work.Limits,
+		Log: cfg.Log, Note: e.log.note,
 		Locate: e.history.locate,
 		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Data.Catalog.Read(ctx, o, nil) },
 	})
 	e.pool = work.New(work.Config{
-		Workers: cfg.Work.Workers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead, Limits: cfg.Work.Limits, Store: cfg.Data.Store,
+		Workers: cfg.Work.Workers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,
+		Limits: cfg.Work.Limits, Store: cfg.Data.Store,
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
 		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
 		Worked: e.recorder.Worked, Note: e.log.note,
@@ -111,7 +114,8 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Journal.Found != nil {
 		r := &restorer{
 			core: core, do: e.Do, jobs: e.jobs, memory: e.memory, library: e.library, compiler: e.compiler,
-			history: e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log, acceptCorrupt: !cfg.Work.Limits.RefuseCorrupt,
+			history: e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log,
+			acceptCorrupt: !cfg.Work.Limits.RefuseCorrupt,
 		}
 		if err := r.restore(context.Background(), cfg.Journal.Found); err != nil {
 			return nil, err

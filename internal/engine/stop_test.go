@@ -171,7 +171,9 @@ func TestStoppedClients(t *testing.T) {
 }
 
 // stopOne runs one training process and stops it. It returns its last word.
-func (w *world) stopOne(spec *larderv1.JobSpec, pause time.Duration, loses bool, want map[int64]string) (string, error) {
+func (w *world) stopOne(
+	spec *larderv1.JobSpec, pause time.Duration, loses bool, want map[int64]string,
+) (string, error) {
 	name, n := spec.GetName(), len(want)
 	c, err := client.Dial(context.Background(), w.socket)
 	if err != nil {

@@ -75,7 +75,9 @@ func TestTheTiersChangeNoByte(t *testing.T) {
 	}
 	var want map[string]map[int64][]byte
 	t.Run("none", func(t *testing.T) { // its memory is gone at the end of it
-		want = play(t, nil, func(c *engine.Config) { c.Memory.Tiers.Total, c.Memory.Tiers.Sizes = 0, [ident.NumForms]int64{} })
+		want = play(t, nil, func(c *engine.Config) {
+			c.Memory.Tiers.Total, c.Memory.Tiers.Sizes = 0, [ident.NumForms]int64{}
+		})
 	})
 	if len(want) != 3*epochs {
 		t.Fatalf("%d epochs", len(want))

@@ -156,7 +156,8 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 	log := journal.OpenMemory(journal.Limits{})
 	cfg := engine.Config{
 		Version: "test", Seed: 1, Data: engine.DataConfig{Catalog: catalog, Store: store},
-		Journal: engine.JournalConfig{Log: log}, Work: engine.WorkConfig{Workers: 2}, Jobs: engine.JobConfig{Lease: time.Minute},
+		Journal: engine.JournalConfig{Log: log}, Work: engine.WorkConfig{Workers: 2},
+		Jobs: engine.JobConfig{Lease: time.Minute},
 		Memory: engine.MemoryConfig{
 			Limit: 256 * mib,
 			Settings: engine.Settings{Tiers: coordinator.TierConfig{Total: 64 * mib,

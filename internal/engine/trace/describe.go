@@ -33,7 +33,8 @@ func (t *Recorder) describe(ctx context.Context, r *recording) error {
 	r.Unlock()
 	rest, used := t.describeJobs(now.Jobs, r.began, followed)
 	for lo := 0; lo < len(used); lo += recordColumn {
-		rest = append(rest, &larderv1.RecordTraceResponse{Objects: []*larderv1.RecordedObjects{t.describeObjects(r, used, lo)}})
+		page := []*larderv1.RecordedObjects{t.describeObjects(r, used, lo)}
+		rest = append(rest, &larderv1.RecordTraceResponse{Objects: page})
 	}
 	m := describeMachine(t.cfg.Machine(), measured)
 	m.Total, m.Model = uint64(max(0, tiers.Total)), tiers.Model
