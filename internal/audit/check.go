@@ -268,7 +268,7 @@ func (c *checker) rank(g *gen, rank uint32) part {
 			if !p.unsure {
 				c.add(u.find(Lost, place{next, nil, u.line},
 					"it continued at step %d, and step %d is the one after the last that was "+
-					"received", u.From, next))
+						"received", u.From, next))
 			}
 			p.unsure = true
 		case u.On, len(p.batches) == 0:

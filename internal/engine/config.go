@@ -55,7 +55,7 @@ type CrashConfig struct {
 // WorkConfig is how samples are prepared.
 type WorkConfig struct {
 	Workers     int           // preparation workers; at least 1
-	ReadAhead   int64         // bytes that may be read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
+	ReadAhead   int64         // bytes read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Limits      prep.Limits   // of one image
 	SkipCorrupt bool          // what Limits.RefuseCorrupt refuses is left out without a word to clients
 	Measure     time.Duration // between two reports of measured rates; 0 = 2 s

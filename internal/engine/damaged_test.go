@@ -91,7 +91,9 @@ func TestDamagedImagesAfterARestart(t *testing.T) {
 		samples, bad int
 	}{{true, false, n - 1, 1}, {true, true, n - 1, 0}, {true, false, n - 1, 1}, {false, false, n, 0}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			w := onDisk(t, fs, func(cfg *engine.Config) { cfg.Work.Limits.RefuseCorrupt, cfg.Work.SkipCorrupt = c.refuse, c.skip })
+			w := onDisk(t, fs, func(cfg *engine.Config) {
+				cfg.Work.Limits.RefuseCorrupt, cfg.Work.SkipCorrupt = c.refuse, c.skip
+			})
 			tr := w.train(spec("silent", dir, 4, recipe(crops...), func(s *larderv1.JobSpec) {
 				s.OnError, s.Prefetch = "skip",
 					1
