@@ -218,7 +218,7 @@ func explainNeighbours(x *explanation, j *larderv1.Job, all []*larderv1.Job, uri
 	if hidden > 0 {
 		defer x.say("sharing", "What %s of other users draw from is not shown: they may share with it too.",
 			plural(hidden, "job",
-			"jobs"))
+				"jobs"))
 	}
 	if len(same)+len(other) == 0 && hidden > 0 {
 		x.say("sharing", "No other job that you may see draws from its dataset.")
