@@ -142,7 +142,14 @@ PARSERS := ./internal/journal ./internal/resume ./internal/session/wire ./intern
 bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md
 	TAGS='$(TAGS)' LARDER_BIN=$(abspath $(BIN))/larder \
 	  $(VENV)/bin/python bench/py/bench.py --minutes $(BENCH_MINUTES) --write
+	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/py/peers.py --if-built --minutes $(PEER_MINUTES) --write
 BENCH_MINUTES ?= 14
+
+.PHONY: bench-peers
+bench-peers: setup build ## larder beside tf.data, FFCV, DALI and others, each in its own environment; PEER_MINUTES (25)
+	$(VENV)/bin/python bench/py/peers_env.py
+	LARDER_BIN=$(abspath $(BIN))/larder $(VENV)/bin/python bench/py/peers.py --minutes $(PEER_MINUTES) --write
+PEER_MINUTES ?= 25
 
 .PHONY: bench-compare
 bench-compare: setup build ## what this tree changed against BASE (a git ref), interleaved; ONLY names runs

@@ -1,0 +1,20 @@
+"""larder as a job of peers.py; the daemon is started by it."""
+
+from __future__ import annotations
+
+import child
+
+
+def open_loader(spec: child.Spec) -> child.Epoch:
+    import larder
+
+    ops = larder.ops
+    loader = larder.Loader(
+        f"imagefolder:{spec['data']}", batch_size=spec["batch"], shuffle=True, seed=spec["job"],
+        job=f"peers-{spec['job']}", share=spec["variant"] or "none",
+        transform=[ops.RandomResizedCrop(spec["crop"]), ops.HFlip(), ops.ToImage()])
+    return lambda: iter(loader)
+
+
+if __name__ == "__main__":
+    child.run(open_loader)

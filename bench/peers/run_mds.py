@@ -1,0 +1,54 @@
+"""MosaicML streaming: shards of the files' own bytes, read in torch's DataLoader; Pillow decodes, crops and resizes.
+
+A second program, `convert`, writes the shards. Two jobs cannot open one folder of shards, so each has a folder of hard
+links to the same files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import sys
+
+import child
+
+
+def convert(data: str, target: str) -> None:
+    from streaming import MDSWriter
+
+    with MDSWriter(out=target, columns={"image": "bytes", "label": "int"}) as out:
+        for path, label in zip(*child.files(data), strict=True):
+            out.write({"image": pathlib.Path(path).read_bytes(), "label": label})
+
+
+def open_loader(spec: child.Spec) -> child.Epoch:
+    import torch
+    from PIL import Image
+    from streaming import StreamingDataset
+    from torchvision import transforms
+
+    torch.set_num_threads(1)
+    folder = pathlib.Path(spec["scratch"], f"job-{spec['job']}")
+    folder.mkdir()
+    for shard in pathlib.Path(spec["converted"]).iterdir():
+        os.link(shard, folder / shard.name)
+    change = transforms.Compose([transforms.RandomResizedCrop(spec["crop"]), transforms.RandomHorizontalFlip(),
+                                 transforms.PILToTensor()])
+
+    class Images(StreamingDataset):
+        def __getitem__(self, i: int) -> tuple:
+            sample = super().__getitem__(i)
+            return change(Image.open(io.BytesIO(sample["image"])).convert("RGB")), sample["label"]
+
+    images = Images(local=str(folder), shuffle=True, shuffle_seed=spec["job"], batch_size=spec["batch"])
+    loader = torch.utils.data.DataLoader(images, batch_size=spec["batch"], num_workers=spec["workers"],
+                                         persistent_workers=spec["workers"] > 0)
+    return lambda: iter(loader)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "convert":
+        convert(*sys.argv[2:4])
+    else:
+        child.run(open_loader)
