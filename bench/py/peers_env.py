@@ -33,7 +33,7 @@ class Environment:
 
     @property
     def home(self) -> pathlib.Path:
-        return pathlib.Path(os.environ.get("LARDER_PEERS", ROOT / "out/peers")) / self.name
+        return pathlib.Path(os.environ.get("PEERS_HOME", ROOT / "out/peers")) / self.name
 
     @property
     def python(self) -> pathlib.Path:

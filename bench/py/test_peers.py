@@ -49,7 +49,7 @@ def test_every_system_has_its_program_and_its_list_of_versions() -> None:
 
 
 def test_an_environment_of_other_versions_is_not_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LARDER_PEERS", str(tmp_path))
+    monkeypatch.setenv("PEERS_HOME", str(tmp_path))
     e = peers_env.ENVIRONMENTS["spdl"]
     assert not peers_env.ready(e)
     e.python.parent.mkdir(parents=True)
