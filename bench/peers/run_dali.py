@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ def open_loader(spec: child.Spec) -> child.Epoch:
     from nvidia.dali import fn, pipeline_def
 
     side, batch = spec["crop"], spec["batch"]
-    paths, labels = child.files(spec["data"])
+    samples = list(zip(*child.files(spec["data"]), strict=True))
+    random.Random(spec["job"]).shuffle(samples)  # the reader shuffles every job's list alike
+    paths, labels = map(list, zip(*samples, strict=True))
 
     @pipeline_def
     def images() -> Any:
