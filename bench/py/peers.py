@@ -261,10 +261,11 @@ def absent(systems: tuple[System, ...]) -> dict[str, str]:
     return out
 
 
-def steps(systems: list[System], only: str) -> list[tuple[System, str, int]]:
-    """Every cell that is measured: a system, a memory case and a number of jobs."""
+def steps(systems: list[System], only: list[str]) -> list[tuple[System, str, int]]:
+    """Every cell that is measured: a system, a memory case and a number of jobs, by words of their labels."""
     every = [(s, case, jobs) for s in systems for case in s.cases for jobs in s.jobs]
-    return [(s, case, jobs) for s, case, jobs in every if only in label(s.name, case, jobs)]
+    return [(s, case, jobs) for s, case, jobs in every
+            if not only or any(word in label(s.name, case, jobs) for word in only)]
 
 
 def attempt(failed: dict[str, str], name: str, do: Callable[[], Any]) -> Any:
@@ -332,7 +333,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--minutes", type=float, default=25, help="rounds begin as long as they end within so many")
     parser.add_argument("--images", type=int, default=1216, help="a multiple of 64: tf.data service has no short batch")
-    parser.add_argument("--only", default="", help="run only what has this in its label")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD",
+                        help="run only what has this in its label; may be given again")
     parser.add_argument("--probe", action="store_true", help="find out what is the same work; no figures")
     parser.add_argument("--if-built", action="store_true", help="do nothing but say so when no environment is there")
     parser.add_argument("--write", action="store_true", help="rewrite the tables of docs/measurements/peers.md")

@@ -134,8 +134,9 @@ def test_memory_of_a_case_is_the_same_for_all() -> None:
     by = {s.name: s for s in peers.SYSTEMS}
     assert [peers.cached(by["tf.data, cache()"], c) for c in pf.CASES] == [1, pytest.approx(1 / 3), 0]
     assert [peers.cached(by["tf.data service"], c) for c in pf.CASES] == [1, 0, 0]
-    assert {c for s, c, _ in peers.steps(list(peers.SYSTEMS), "torch")} == {pf.ANY}
-    assert all(n == 4 for _, _, n in peers.steps(list(peers.SYSTEMS), "augmented"))
+    assert {c for s, c, _ in peers.steps(list(peers.SYSTEMS), ["torch", "SPDL"])} == {pf.ANY}
+    assert all(n == 4 for _, _, n in peers.steps(list(peers.SYSTEMS), ["augmented"]))
+    assert len(peers.steps(list(peers.SYSTEMS), [])) == sum(len(s.cases) * len(s.jobs) for s in peers.SYSTEMS)
 
 
 # --- crops, and what is read from pixels ----------------------------------------------------------------------------
