@@ -32,7 +32,8 @@ def convert(data: str, target: str, variant: str) -> None:
     from ffcv.writer import DatasetWriter
 
     how = {"write_mode": "raw"} if variant == "raw" else {"write_mode": "jpg", "jpeg_quality": int(variant)}
-    writer = DatasetWriter(target, {"image": RGBImageField(**how), "label": IntField()}, num_workers=2)
+    page = 1 << 26 if variant == "raw" else 1 << 23  # an image must fit into a page; else the writer waits for ever
+    writer = DatasetWriter(target, {"image": RGBImageField(**how), "label": IntField()}, page_size=page, num_workers=2)
     writer.from_indexed_dataset(Files(data), chunksize=16)
 
 

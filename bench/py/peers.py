@@ -122,10 +122,14 @@ def converted(s: System, data: str, seconds: dict[str, float], folder: str = "")
         shutil.rmtree(half, ignore_errors=True)
         half.unlink(missing_ok=True)
         begin = time.monotonic()
-        done = subprocess.run([str(e.python), str(program(s)), "convert", data, str(half), s.variant],
-                              capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"converting failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        with open(out_dir() / "peers.log", "a") as log:
+            p = subprocess.Popen([str(e.python), str(program(s)), "convert", data, str(half), s.variant], stdout=log,
+                                 stderr=log, start_new_session=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.wait(timeout=PATIENCE)
+            kill(p)  # its workers, too
+            if p.wait():
+                raise RuntimeError("converting failed; out/bench/peers.log has its last words")
         seconds[s.name] = time.monotonic() - begin
         half.rename(target)
     return str(target)
@@ -351,6 +355,7 @@ def main() -> None:
     if args.if_built and not any(map(peers_env.ready, peers_env.ENVIRONMENTS.values())):
         print("peers: none of their environments is there; make bench-peers builds and measures them")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no daemon or worker is left behind
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
     missing = absent(SYSTEMS)
     systems = [s for s in SYSTEMS if s.name not in missing]
