@@ -373,7 +373,7 @@ func pair(t interface{ Fatal(...any) }, name string, seed uint64, c *clock) (Evi
 	}
 }
 
-// world drives a policy and its twin like a tier does: hits, misses that find room or evict one or more, refusals half
+// played drives a policy and its twin like a tier does: hits, misses that find room or evict one or more, refusals half
 // way, entries that are dropped, grow or get another need, and tiers that shrink.
 type played struct {
 	name     string

@@ -125,8 +125,8 @@ func (lc *lifecycle) clientGone(e ClientGone) {
 	}
 }
 
-// mayCome reports whether the process of a client that vanished lives: it hears of its loss with its next call, however
-// late that is.
+// mayReturn reports whether the process of a client that vanished lives: it hears of its loss with its next call,
+// however late that is.
 func (lc *lifecycle) mayReturn(s *stream) bool {
 	for r := range s.ranks {
 		k := &s.job.Ranks[r]

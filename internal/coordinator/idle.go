@@ -48,7 +48,7 @@ func (lc *lifecycle) detachIdle() {
 	}
 }
 
-// noLonger says why a client does not hold its rank: the job has ended, or it lost the rank.
+// rankLost says why a client does not hold its rank: the job has ended, or it lost the rank.
 func (lc *lifecycle) rankLost(id ident.JobID, rank int, inc ident.Incarnation) error {
 	s := lc.roster.streams[id]
 	if s == nil {

@@ -30,6 +30,7 @@ func TestKillEndsAJobAtOnce(t *testing.T) {
 	r.check()
 }
 
+// TestWhatIsAnsweredIsDurable: a subset, a pause or an end that was confirmed is still there after a crash.
 func TestWhatIsAnsweredIsDurable(t *testing.T) {
 	r := decodedTier(t, 20)
 	p := r.join("a", 0, 12, 2)

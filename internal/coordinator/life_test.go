@@ -414,7 +414,6 @@ func TestADrainedJobWaitsForEveryRank(t *testing.T) {
 	}
 }
 
-// TestWhatIsAnsweredIsDurable: a subset, a pause or an end that was confirmed is still there after a crash.
 func TestAStalledJobNeedsNothingUntilItTakesAgain(t *testing.T) {
 	r := decodedTier(t, 40)
 	a := r.join("a", 0, 20, 2, func(e *Register) { e.Sample.Mode = dsa.Stratified })

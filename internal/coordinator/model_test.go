@@ -24,12 +24,12 @@ func auto(total int64) func(*Config) {
 	}
 }
 
-// slowStorage is a machine on which reading costs most, slowCPU one on which decoding does.
 func rates(storage, decode, augment float64) Rates {
 	return Rates{Storage: storage, Cache: 1e10, Recipes: []RecipeRates{{Prefix: 1, Suffix: 2, Decode: decode,
 		Augment: augment}}}
 }
 
+// slowStorage is a machine on which reading costs most, slowCPU one on which decoding does.
 var (
 	slowStorage = rates(1e4, 1e5, 1e5) // 100 samples a second from storage
 	slowCPU     = rates(1e9, 50, 1e5)

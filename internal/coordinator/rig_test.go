@@ -326,7 +326,7 @@ func (r *rig) check() {
 	}
 }
 
-// hear lets time pass and gives the core its tick.
+// after lets time pass and gives the core its tick.
 func (r *rig) after(d time.Duration) []string {
 	r.t.Helper()
 	r.now = r.now.Add(d)

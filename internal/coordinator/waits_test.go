@@ -10,7 +10,7 @@ import (
 	"larder/jobs"
 )
 
-// now decides what rank r of a job waits for, on a machine whose storage is slow.
+// waits decides what rank r of a job waits for, on a machine whose storage is slow.
 func (r *rig) waits(id ident.JobID, rank int) jobs.Wait {
 	r.t.Helper()
 	return jobs.WaitOf(r.job(id).Facts[rank], jobs.Machine{Workers: 2, Reads: 2, Oldest: time.Second, Storage: 1})

@@ -18,7 +18,7 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// resume registers a job that resumes from a token.
+// resumeJob registers a job that resumes from a token.
 func (w *world) resumeJob(s *larderv1.JobSpec, token string, changed bool) (*larderv1.RegisterJobResponse, error) {
 	return w.engine.RegisterJob(context.Background(), &larderv1.RegisterJobRequest{Spec: s, Resume: token,
 		ResumeChanged: changed})
@@ -43,7 +43,7 @@ func sumOf(t *testing.T, token string) string {
 	return k.Sum
 }
 
-// take reads n batches of an epoch, all when n < 0.
+// takeSome reads n batches of an epoch, all when n < 0.
 func (tr *trainer) takeSome(epoch uint32, n int) *seen {
 	tr.t.Helper()
 	s := newSeen()

@@ -199,7 +199,7 @@ func TestDamage(t *testing.T) {
 	start(append(slices.Clone(good), 0))
 }
 
-// seal makes a file with these payload bytes and a right checksum.
+// sealed makes a file with these payload bytes and a right checksum.
 func sealed(payload []byte) []byte {
 	b := make([]byte, indexHeader, indexHeader+len(payload)+8)
 	copy(b, indexMagic)
