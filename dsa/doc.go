@@ -42,7 +42,7 @@
 //   - availability is decided at the commit of a pick: SetLevel comes before the next Next;
 //   - victims are chosen by need, with random ties, never by id, size, cost or name;
 //   - what jobs whose order is not exchangeable (Sequential) load is neutral: it counts as unavailable until a visible
-//     job picks it, and Neutral reports that to the evictor.
+//     job (of another mode) picks it, and Neutral reports that to the evictor.
 //
 // docs/design/orders.md has the argument, and says what jobs remember from epoch to epoch.
 //
