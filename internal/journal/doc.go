@@ -1,10 +1,11 @@
 // Package journal keeps what must survive: who registered, which sample was promised to whom, what came back, what is
 // quarantined.
 //
-// A record is durable before anyone acts on it: Append hands it over and the log calls back when it is safe. Disk keeps
-// records in a state directory; Memory keeps them for as long as the process lives, behind the same interface and with
-// the same order of callbacks. The journal decides nothing and reads no clock. Records belong to the log once appended;
-// what Order returns belongs to the caller.
+// Append hands a record over, and the log calls back when it is durable; who must not act before waits for that call.
+// Who waits for what is decided in internal/coordinator (step.persist, planner.persistOf), and docs/architecture.md has
+// the table. Disk keeps records in a state directory; Memory keeps them for as long as the process lives, behind the
+// same interface and with the same order of callbacks. The journal decides nothing and reads no clock. Records belong
+// to the log once appended; what Order returns belongs to the caller.
 package journal
 
 import (
