@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"larder/internal/units"
 	larderv1 "larder/proto/larder/v1"
@@ -66,6 +67,11 @@ func advice(cause string) string {
 	return ""
 }
 
+// held reports whether a client holds a rank of a job.
+func held(j *larderv1.Job) bool {
+	return slices.ContainsFunc(j.GetRanks(), func(r *larderv1.RankInfo) bool { return r.GetAttached() })
+}
+
 // lives reports whether a job has not ended.
 func lives(j *larderv1.Job) bool {
 	return j.GetState() != larderv1.JobState_JOB_STATE_DONE && j.GetState() != larderv1.JobState_JOB_STATE_DEAD
@@ -74,11 +80,14 @@ func lives(j *larderv1.Job) bool {
 // explainDaemon says of the daemon what explain says of a job.
 func explainDaemon(s *larderv1.Stats) *explanation {
 	x := &explanation{}
-	live, perSec := 0, 0.0
+	live, absent, perSec := 0, 0, 0.0
 	by := map[string][]string{}
 	for _, j := range s.GetJobs() {
 		if lives(j) {
 			live++
+			if j.GetState() != larderv1.JobState_JOB_STATE_LIVE && !held(j) {
+				absent++
+			}
 			perSec += j.GetSamplesPerSecond()
 			by[j.GetWait().GetCause()] = append(by[j.GetWait().GetCause()], j.GetSpec().GetName())
 		}
@@ -87,6 +96,9 @@ func explainDaemon(s *larderv1.Stats) *explanation {
 		x.say("jobs", "No job lives.")
 	} else {
 		x.say("jobs", "Live: %s, given %s samples/s together.", plural(live, "job", "jobs"), perSecond(perSec))
+	}
+	if absent > 0 {
+		x.say("jobs", "Without a client: %s.", plural(absent, "job", "jobs"))
 	}
 	if f := s.GetStateFull(); f != nil {
 		x.say("state", "Nothing can be recorded, and jobs wait: %s. Fix: %s.", f.GetMessage(), f.GetHint())
@@ -106,9 +118,9 @@ func explainDaemon(s *larderv1.Stats) *explanation {
 		switch c {
 		case "":
 		case "script":
-			x.say("waits", "For their training scripts wait: %s.", names)
+			x.say("waits", "Waiting for their training scripts: %s.", names)
 		default:
-			x.say("waits", "For %s wait: %s.", causeWords[c], names)
+			x.say("waits", "Waiting for %s: %s.", causeWords[c], names)
 		}
 	}
 	explainMemory(x, s)

@@ -159,7 +159,7 @@ func TestExplainDaemon(t *testing.T) {
 			"Fix: make room.",
 		"1 of 4 workers decode or augment at this moment; over the last second 31 % of the cores",
 		"16 reads under way, the oldest for 1.4 s",
-		"For storage wait: a, b.", "For their training scripts wait: c.",
+		"Waiting for storage: a, b.", "Waiting for their training scripts: c.",
 		"1GiB resident, limit 2GiB. The tiers hold 2MiB of 5MiB:",
 		"encoded 1MiB of 1MiB (full: 7 entries have left for others)",
 		"25 % were read, 75 % were cached: 5 % encoded, 60 % decoded, 10 % augmented. 20 decodes",

@@ -78,7 +78,7 @@ def test_storage_is_named_while_it_is_waited_for(private, small):
             said = daemon.cli("explain", "slow").stdout
             assert "Now it waits for storage: " in said and "Fewer reads" in said, said
             said = daemon.cli("explain").stdout
-            assert "For storage wait: slow." in said and "What helps slow: Fewer reads" in said, said
+            assert "Waiting for storage: slow." in said and "What helps slow: Fewer reads" in said, said
         for _ in range(20):
             with pytest.raises(larder.DeadlineError) as e:
                 next(it)
