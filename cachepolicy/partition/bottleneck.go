@@ -449,7 +449,7 @@ func why(p *Plan) string {
 		}
 	}
 	if len(rest) > 0 {
-		b.WriteString("; " + strings.Join(rest, ", "))
+		b.WriteString("; " + strings.Join(rest, ", ") + " samples/s")
 	}
 	return b.String()
 }

@@ -300,7 +300,7 @@ func (ti *tiering) solved(e Solved) {
 		Unfair: e.Now.Unfair})
 	m.change = changeNone
 	if !ok {
-		ti.step.stats.Why = fmt.Sprintf("kept, %s: %s", why, p.Why)
+		ti.step.stats.Why = fmt.Sprintf("kept, %s; the best split: %s", why, p.Why)
 		ti.predict(p.Model, e.Now.Rate, e.Now.Binding, e.Now.Load)
 		return
 	}
