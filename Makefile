@@ -34,7 +34,7 @@ build: ## build bin/larder
 	  -o $(BIN)/larder ./cmd/larder
 
 .PHONY: demo
-demo: build ## four jobs on drawn images, unshared and shared, with a report
+demo: build ## four jobs on generated images, unshared and shared, with a report
 	$(BIN)/larder demo
 
 # The Go tests compute and the Python tests mostly wait, so they run beside each other. Those that wait come first where

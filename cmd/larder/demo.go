@@ -26,11 +26,11 @@ func newDemo() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show in a minute, with drawn images, what sharing saves",
-		Long: `Draw a dataset of JPEG files that resemble photographs, train several simulated jobs on overlapping parts of
-it, once with a daemon for each job and once with one daemon for all, and compare. The demo needs no GPU, no data and no
-network. Everything it starts and writes is in a temporary folder and is removed afterwards, also after Ctrl-C; only the
-report stays.
+		Short: "Show in a minute, with generated images, what sharing saves",
+		Long: `Generate a dataset of JPEG files that resemble photographs, train several simulated jobs on overlapping parts
+of it, once with a daemon for each job and once with one daemon for all, and compare. The demo needs no GPU, no data and
+no network. Everything it starts and writes is in a temporary folder and is removed afterwards, also after Ctrl-C; only
+the report stays.
 
 The exit code is 0 only if every job received every sample of its subset exactly once in every epoch, by the clients'
 own record, and sharing reduced reads and decodes.`,
@@ -51,7 +51,7 @@ own record, and sharing reduced reads and decodes.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.Jobs, "jobs", 4, "training jobs, 2 to 16")
-	f.IntVar(&o.Samples, "samples", 2000, "images to draw")
+	f.IntVar(&o.Samples, "samples", 2000, "images to generate")
 	f.IntVar(&o.Epochs, "epochs", 3, "epochs of each job")
 	f.Uint64Var(&o.Seed, "seed", 1, "of the images and of the jobs' orders")
 	f.StringVar(&o.Share, "share", "none", "none, or augmented: jobs also share their random crops")

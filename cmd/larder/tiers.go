@@ -29,7 +29,7 @@ func newTiersLs(g *globals) *cobra.Command {
 	var out outputFlag
 	cmd := &cobra.Command{
 		Use:     "ls",
-		Short:   "List the tiers",
+		Short:   "List the tiers: what each holds, and why memory is split as it is",
 		Example: "  larder tiers ls -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
