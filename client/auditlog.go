@@ -24,8 +24,8 @@ type runLog struct {
 func auditLog() (*audit.Log, error) {
 	l, err := audit.Process()
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, audit.Env, "name a folder that may be written to, or unset it",
-			"open the audit log")
+		return nil, errs.New(errs.Invalid, audit.Env, "name a folder that may be written to, or unset it",
+			"open the audit log").Because(err)
 	}
 	return l, nil
 }
@@ -179,5 +179,5 @@ func checkLog(err error) error {
 	if f := (*errs.Error)(nil); err == nil || errors.As(err, &f) {
 		return err
 	}
-	return errs.Wrap(err, errs.Invalid, audit.Env, "make room, or unset it", "write the audit log")
+	return errs.New(errs.Invalid, audit.Env, "make room, or unset it", "write the audit log").Because(err)
 }

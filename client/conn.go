@@ -93,17 +93,17 @@ func dialFault(ctx context.Context, socket string, err error) error {
 	hint := "start one with: larder serve"
 	switch {
 	case ctx.Err() != nil:
-		return errs.Wrap(ctx.Err(), errs.Unavailable, socket, "is the daemon stopped or overloaded?",
-			"the daemon at %s was not reached in time", socket)
+		return errs.New(errs.Unavailable, socket, "is the daemon stopped or overloaded?",
+			"the daemon at %s was not reached in time", socket).Because(ctx.Err())
 	case errors.Is(err, unix.EACCES):
 		hint = "run as the user of the daemon, or start one of your own with: larder serve"
 	case errors.Is(err, unix.EINVAL):
-		return errs.Wrap(err, errs.Invalid, socket, "a socket's path has at most 107 bytes; choose a shorter one",
-			"reach the daemon at %s", socket)
+		return errs.New(errs.Invalid, socket, "a socket's path has at most 107 bytes; choose a shorter one",
+			"reach the daemon at %s", socket).Because(err)
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return errs.New(errs.Unavailable, socket, hint, "no larder daemon answers at %s", socket)
 	}
-	return errs.Wrap(err, errs.Unavailable, socket, hint, "no larder daemon answers at %s", socket)
+	return errs.New(errs.Unavailable, socket, hint, "no larder daemon answers at %s", socket).Because(err)
 }
 
 // Hello returns what the daemon said about itself when the session was opened.
@@ -125,7 +125,7 @@ func (c *Conn) Draining() error {
 func (c *Conn) Call(ctx context.Context, method string, req, resp proto.Message) error {
 	p, err := wire.MarshalCall(method, req)
 	if err != nil {
-		return errs.Wrap(err, errs.Invalid, method, "text must be UTF-8", "write the request")
+		return errs.New(errs.Invalid, method, "text must be UTF-8", "write the request").Because(err)
 	}
 	if len(p) > wire.MaxPayload {
 		return errs.New(errs.ResourceExceeded, method, "ask for less at once",
@@ -192,8 +192,8 @@ func (c *Conn) do(ctx context.Context, t wire.Type, p []byte, answer func(wire.H
 }
 
 func gaveUp(t wire.Type, err error) error {
-	return errs.Wrap(err, errs.Unavailable, "daemon", "allow more time, or ask `larder stats` what the daemon does",
-		"the daemon has not answered %s", t)
+	return errs.New(errs.Unavailable, "daemon", "allow more time, or ask `larder stats` what the daemon does",
+		"the daemon has not answered %s", t).Because(err)
 }
 
 // write sends one frame.

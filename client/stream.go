@@ -55,7 +55,7 @@ func (e event) epoch() int64 {
 func (c *Conn) Attach(ctx context.Context, req *larderv1.AttachRequest) (*Stream, error) {
 	p, err := wire.Marshal(req)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, "attach", "text must be UTF-8", "write the request")
+		return nil, errs.New(errs.Invalid, "attach", "text must be UTF-8", "write the request").Because(err)
 	}
 	var st *Stream
 	err = c.do(ctx, wire.Attach, p, func(h wire.Header, p []byte, at int64) error {

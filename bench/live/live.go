@@ -168,8 +168,8 @@ func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset,
 		buf = b
 		width, height, err := w.DecodedShape(recipe, b)
 		if err != nil {
-			return nil, errs.Wrap(err, errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; "+
-				"benchmarks want images that are whole", "read the size of an image")
+			return nil, errs.New(errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; "+
+				"benchmarks want images that are whole", "read the size of an image").Because(err)
 		}
 		known[i] = int64(width) * int64(height) * 3
 		stored, decoded = stored+float64(len(b)), decoded+float64(known[i])
@@ -187,13 +187,13 @@ func (s *Setup) Run(ctx context.Context, start Starter, label string) (r *measur
 	s.runs++
 	dir := filepath.Join(s.dir, fmt.Sprint("r", s.runs))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, s.dir, "set TMPDIR to a folder that can be written",
-			"make a folder for the daemon")
+		return nil, errs.New(errs.ResourceExceeded, s.dir, "set TMPDIR to a folder that can be written",
+			"make a folder for the daemon").Because(err)
 	}
 	file := filepath.Join(dir, "larder.yaml")
 	if err := os.WriteFile(file, []byte(s.config(dir)), 0o600); err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, file, "set TMPDIR to a folder that can be written",
-			"write the daemon's configuration")
+		return nil, errs.New(errs.ResourceExceeded, file, "set TMPDIR to a folder that can be written",
+			"write the daemon's configuration").Because(err)
 	}
 	d, err := start(ctx, dir, file)
 	if err != nil {

@@ -91,8 +91,8 @@ func (r *running) train(ctx context.Context, i int) error {
 	}
 	script := filepath.Join(s.dir, "train.py")
 	if err := os.WriteFile(script, py.Train, 0o600); err != nil {
-		return errs.Wrap(err, errs.ResourceExceeded, script, "set TMPDIR to a folder that can be written",
-			"write the training script")
+		return errs.New(errs.ResourceExceeded, script, "set TMPDIR to a folder that can be written",
+			"write the training script").Because(err)
 	}
 	cmd := exec.CommandContext(ctx, s.Torch.Python, script)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -109,7 +109,8 @@ func (r *running) train(ctx context.Context, i int) error {
 		return fmt.Errorf("start job %s: %w", j.Name, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return errs.Wrap(err, errs.Unsupported, s.Torch.Python, "name a Python with --python PATH", "start job %s", j.Name)
+		return errs.New(errs.Unsupported, s.Torch.Python, "name a Python with --python PATH", "start job %s", j.Name).
+			Because(err)
 	}
 	_, err = in.Write(append(spec, '\n'))
 	number := -1
@@ -147,7 +148,8 @@ func (r *running) train(ctx context.Context, i int) error {
 	}
 	if err != nil {
 		text := strings.TrimSpace(said.String())
-		return errs.Wrap(err, errs.Internal, j.Name, "its last words: "+text[max(0, len(text)-500):], "job %s failed", j.Name)
+		return errs.New(errs.Internal, j.Name, "its last words: "+text[max(0, len(text)-500):], "job %s failed", j.Name).
+			Because(err)
 	}
 	return nil
 }

@@ -244,8 +244,8 @@ func flatten(name string, raw []byte) (values map[string][]float64, order []stri
 	dec.UseNumber()
 	var doc any
 	if err := dec.Decode(&doc); err != nil {
-		return nil, nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json",
-			"%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+		return nil, nil, errs.New(errs.Invalid, name, "name the output of larder bench … -o json",
+			"%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset()).Because(err)
 	}
 	f := flattening{name: name, values: map[string][]float64{}}
 	err = f.walk("", doc, 0)
@@ -280,7 +280,7 @@ func (f *flattening) add(path string, v []float64) error {
 func (f *flattening) number(v json.Number, what, path string) (float64, error) {
 	x, err := v.Float64()
 	if err != nil {
-		return 0, errs.Wrap(err, errs.Invalid, f.name, "write it again", "%s: %s number at %s", f.name, what, path)
+		return 0, errs.New(errs.Invalid, f.name, "write it again", "%s: %s number at %s", f.name, what, path).Because(err)
 	}
 	return x, nil
 }

@@ -69,8 +69,8 @@ const (
 func ReadDir(dir string) (results []Named, skipped []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.NotFound, dir, "name the folder that holds the JSON of larder bench … -o json",
-			"read the results")
+		return nil, nil, errs.New(errs.NotFound, dir, "name the folder that holds the JSON of larder bench … -o json",
+			"read the results").Because(err)
 	}
 	for _, e := range entries {
 		if e.IsDir() || !strings.HasSuffix(e.Name(), ".json") {
@@ -102,12 +102,12 @@ func ReadDir(dir string) (results []Named, skipped []string, err error) {
 func ReadFile(path string) (*Named, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the result")
+		return nil, errs.New(errs.NotFound, path, "check the path", "read the result").Because(err)
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "check the file and its rights", "read the result")
+		return nil, errs.New(errs.Invalid, path, "check the file and its rights", "read the result").Because(err)
 	}
 	if len(raw) > maxFile {
 		return nil, errs.New(errs.ResourceExceeded, path, "write fewer runs into a file", "the result has more than %s",
@@ -126,8 +126,8 @@ func Parse(name string, raw []byte) (*Named, error) {
 		Cells json.RawMessage `json:"loads_lower_bound_windows"`
 	}
 	if err := dec.Decode(&kind); err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, name, "name the output of larder bench … -o json",
-			"%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset())
+		return nil, errs.New(errs.Invalid, name, "name the output of larder bench … -o json",
+			"%s: at byte %d: it is not the JSON of a result", name, dec.InputOffset()).Because(err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return nil, errs.New(errs.Invalid, name, "keep one result in a file", "%s: at byte %d: something follows the result",
@@ -159,8 +159,8 @@ func Parse(name string, raw []byte) (*Named, error) {
 		}
 	}
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, name, "write it again with this version of larder",
-			"%s: the result cannot be understood", name)
+		return nil, errs.New(errs.Invalid, name, "write it again with this version of larder",
+			"%s: the result cannot be understood", name).Because(err)
 	}
 	n.Kind = kind.Kind
 	n.fact("xxhash64 of the file", fmt.Sprintf("%016x", xxhash.Sum64(raw)))

@@ -175,8 +175,8 @@ func importOracle(r io.Reader, name string, maxMemory uint64) (*Trace, error) {
 			return b.done(name)
 		}
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, name, "a record of oracleGeneral has 24 bytes; was all of the file copied?",
-				"%s: at byte %d: a record is cut off", name, at+int64(n))
+			return nil, errs.New(errs.Invalid, name, "a record of oracleGeneral has 24 bytes; was all of the file copied?",
+				"%s: at byte %d: a record is cut off", name, at+int64(n)).Because(err)
 		}
 		id, next := binary.LittleEndian.Uint64(rec[4:]), int64(binary.LittleEndian.Uint64(rec[16:]))
 		if next < -1 {
@@ -301,8 +301,8 @@ func (in *csvRequests) bad(hint, format string, args ...any) error {
 
 // syntax is an error of the CSV itself.
 func (in *csvRequests) syntax(err error) error {
-	return errs.Wrap(err, errs.Invalid, in.name, "a CSV of requests has a line of names and then one line each",
-		"%s: at byte %d: the CSV cannot be read", in.name, in.InputOffset())
+	return errs.New(errs.Invalid, in.name, "a CSV of requests has a line of names and then one line each",
+		"%s: at byte %d: the CSV cannot be read", in.name, in.InputOffset()).Because(err)
 }
 
 // head reads the names of the columns.

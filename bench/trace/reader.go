@@ -45,8 +45,8 @@ func (r *reader) full(b []byte) error {
 			"the trace ends in the middle")
 	}
 	if err != nil {
-		return errs.Wrap(err, errs.Invalid, r.name, "check the file and its rights", "%s: at byte %d: read the trace", r.name,
-			r.at)
+		return errs.New(errs.Invalid, r.name, "check the file and its rights", "%s: at byte %d: read the trace", r.name,
+			r.at).Because(err)
 	}
 	return nil
 }

@@ -111,17 +111,18 @@ func readScenario(path string, stdin io.Reader) (raw []byte, sc *bench.Scenario,
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, errs.Wrap(err, errs.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
+			return nil, nil, errs.New(errs.NotFound, path, "check the path; bench/scenarios has some", "read the scenario").
+				Because(err)
 		}
 		if err != nil {
-			return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
+			return nil, nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the scenario").Because(err)
 		}
 		defer f.Close()
 		r = f
 	}
 	raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
 	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
+		return nil, nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the scenario").Because(err)
 	}
 	sc, err = bench.ParseScenario(name, raw)
 	return raw, sc, err

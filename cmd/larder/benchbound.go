@@ -92,17 +92,17 @@ func readDeliveries(path string, stdin io.Reader) (*deliveries, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the trace")
+			return nil, errs.New(errs.NotFound, path, "check the path", "read the trace").Because(err)
 		}
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the trace")
+			return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the trace").Because(err)
 		}
 		defer f.Close()
 		r, name = f, path
 	}
 	raw, err := io.ReadAll(io.LimitReader(r, maxTrace+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, name, "check the path and its rights", "read the trace")
+		return nil, errs.New(errs.Invalid, name, "check the path and its rights", "read the trace").Because(err)
 	}
 	if len(raw) > maxTrace {
 		return nil, errs.New(errs.Invalid, name, "leave epochs out", "a trace is smaller than %s", units.Size(maxTrace))
@@ -116,7 +116,7 @@ func parseDeliveries(name string, raw []byte) (*deliveries, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(d); err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, name, hint, "%s is no trace", name)
+		return nil, errs.New(errs.Invalid, name, hint, "%s is no trace", name).Because(err)
 	}
 	bad := func(format string, args ...any) error {
 		return errs.New(errs.Invalid, name, hint, "%s: %s", name, fmt.Sprintf(format, args...))

@@ -161,8 +161,8 @@ func (f *liveFlags) prepare(ctx context.Context, l *bench.Live, o livebench.Opti
 }
 
 func noFolder(err error, dir string) error {
-	return errs.Wrap(err, errs.ResourceExceeded, dir, "set TMPDIR to a folder that can be written",
-		"the benchmark needs a folder")
+	return errs.New(errs.ResourceExceeded, dir, "set TMPDIR to a folder that can be written",
+		"the benchmark needs a folder").Because(err)
 }
 
 // liveFailed returns why a result fails the command; nil = it does not.
@@ -263,8 +263,8 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 	d := &ownDaemon{socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) // one that was killed has written there
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written",
-			"the daemon needs a log")
+		return nil, errs.New(errs.ResourceExceeded, d.log, "set TMPDIR to a folder that can be written",
+			"the daemon needs a log").Because(err)
 	}
 	defer log.Close()
 	//nolint:noctx // it gets SIGTERM, and is killed when it does not end
@@ -303,7 +303,8 @@ func startDaemon(ctx context.Context, dir, config string) (livebench.Daemon, err
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, errs.Wrap(err, errs.Unavailable, "daemon", "its last words: "+tail(d.log), "the daemon did not start")
+	return nil, errs.New(errs.Unavailable, "daemon", "its last words: "+tail(d.log), "the daemon did not start").
+		Because(err)
 }
 
 func (d *ownDaemon) Socket() string { return d.socket }
@@ -315,7 +316,7 @@ func (d *ownDaemon) Stop() (livebench.Usage, error) {
 	err := d.cmd.Wait()
 	kill.Stop()
 	if err != nil && !killed {
-		err = errs.Wrap(err, errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed")
+		err = errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon failed").Because(err)
 	} else if killed {
 		err = errs.New(errs.Internal, "daemon", "its last words: "+tail(d.log), "the daemon did not stop within %v",
 			patienceStop)

@@ -349,10 +349,10 @@ func readTrace(path, format string, maxMemory uint64) (*trace.Trace, error) {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the trace")
+		return nil, errs.New(errs.NotFound, path, "check the path", "read the trace").Because(err)
 	}
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the trace")
+		return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the trace").Because(err)
 	}
 	defer f.Close()
 	return trace.Import(f, path, format, maxMemory)
@@ -361,7 +361,7 @@ func readTrace(path, format string, maxMemory uint64) (*trace.Trace, error) {
 // exportTrace writes a trace under another name first, so that a failure leaves nothing that looks like one.
 func exportTrace(path string, t *trace.Trace) error {
 	wrap := func(err error) error {
-		return errs.Wrap(err, errs.Invalid, path, "check the folder, its rights and its space", "write the trace")
+		return errs.New(errs.Invalid, path, "check the folder, its rights and its space", "write the trace").Because(err)
 	}
 	part := path + ".part"
 	f, err := os.Create(part)
@@ -388,17 +388,18 @@ func readDemand(path string, stdin io.Reader) (raw []byte, d *bench.Demand, err 
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, errs.Wrap(err, errs.NotFound, path, "check the path; bench/scenarios has some", "read the scenario")
+			return nil, nil, errs.New(errs.NotFound, path, "check the path; bench/scenarios has some", "read the scenario").
+				Because(err)
 		}
 		if err != nil {
-			return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
+			return nil, nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the scenario").Because(err)
 		}
 		defer f.Close()
 		r = f
 	}
 	raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1))
 	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
+		return nil, nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the scenario").Because(err)
 	}
 	d, err = bench.ParseDemand(name, raw)
 	return raw, d, err

@@ -119,11 +119,11 @@ func startPeer(ctx context.Context, paths []string, name string, args ...string)
 	}
 	p.in, p.out = in, bufio.NewReader(stdout)
 	if err := p.cmd.Start(); err != nil {
-		return nil, errs.Wrap(err, errs.NotFound, name, "check its path", "start %s", name)
+		return nil, errs.New(errs.NotFound, name, "check its path", "start %s", name).Because(err)
 	}
 	if _, err := p.ask(fmt.Sprintf("%d\n%s\n", len(paths), strings.Join(paths, "\n"))); err != nil {
 		p.stop()
-		return nil, errs.Wrap(err, errs.Unsupported, name, "see what it wrote", "compare with %s", name)
+		return nil, errs.New(errs.Unsupported, name, "see what it wrote", "compare with %s", name).Because(err)
 	}
 	return p, nil
 }

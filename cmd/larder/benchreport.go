@@ -61,7 +61,7 @@ and named.`,
 			}
 			if err != nil {
 				os.Remove(part)
-				return errs.Wrap(err, errs.Invalid, out, "name another file with --out", "write the report")
+				return errs.New(errs.Invalid, out, "name another file with --out", "write the report").Because(err)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), out)
 			return nil

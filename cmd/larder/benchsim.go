@@ -260,14 +260,14 @@ func readScenarioFile(path string, stdin io.Reader) (name string, raw []byte, er
 			if os.IsNotExist(err) {
 				reason = errs.NotFound
 			}
-			return "", nil, errs.Wrap(err, reason, path, "check the path and its rights; bench/scenarios/live has some",
-				"read the scenario")
+			return "", nil, errs.New(reason, path, "check the path and its rights; bench/scenarios/live has some",
+				"read the scenario").Because(err)
 		}
 		defer f.Close()
 		r = f
 	}
 	if raw, err = io.ReadAll(io.LimitReader(r, bench.MaxScenario+1)); err != nil {
-		return "", nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the scenario")
+		return "", nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the scenario").Because(err)
 	}
 	return name, raw, nil
 }

@@ -197,7 +197,7 @@ func TestEveryReasonHasAnExitCode(t *testing.T) {
 func TestPrintError(t *testing.T) {
 	var b bytes.Buffer
 	printError(&b, errors.Join(
-		errs.Wrap(errors.New("EIO"), errs.DatasetUnread, "d", "mount it", "read d"),
+		errs.New(errs.DatasetUnread, "d", "mount it", "read d").Because(errors.New("EIO")),
 		fmt.Errorf("outer: %w", errs.New(errs.Invalid, "", "do that", "bad")),
 		&exitError{code: 9}, usagef("", "plain")))
 	want := "larder: read d: EIO\n  fix: mount it\nlarder: outer: bad\n  fix: do that\nlarder: plain\n"

@@ -31,8 +31,8 @@ func newDemoDraw() *cobra.Command {
 				return usagef("e.g. --shrink 3", "--shrink %d is not between 1 and %d", shrink, imagegen.MaxShrink)
 			}
 			if err := os.Mkdir(args[0], 0o700); err != nil {
-				return errs.Wrap(err, errs.Invalid, args[0], "name a folder that does not exist yet, in one that does",
-					"make the folder")
+				return errs.New(errs.Invalid, args[0], "name a folder that does not exist yet, in one that does",
+					"make the folder").Because(err)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()

@@ -37,17 +37,17 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the job")
+			return nil, errs.New(errs.NotFound, path, "check the path", "read the job").Because(err)
 		}
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the job")
+			return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the job").Because(err)
 		}
 		defer f.Close()
 		r = f
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxJobFile+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the job")
+		return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the job").Because(err)
 	}
 	if len(data) > maxJobFile {
 		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a job is smaller than %s", name,

@@ -163,7 +163,7 @@ func (x orderExport) write(ctx context.Context, c larderv1.LarderServiceClient, 
 func writeWhole(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
-		return errs.Wrap(err, errs.Invalid, path, "choose a file in a folder that can be written", "write %s", path)
+		return errs.New(errs.Invalid, path, "choose a file in a folder that can be written", "write %s", path).Because(err)
 	}
 	b := bufio.NewWriter(f)
 	if strings.HasSuffix(path, ".gz") {

@@ -156,17 +156,17 @@ func readRecipe(path string, stdin io.Reader) (*prep.Recipe, error) {
 	} else {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, errs.Wrap(err, errs.NotFound, path, "check the path", "read the recipe")
+			return nil, errs.New(errs.NotFound, path, "check the path", "read the recipe").Because(err)
 		}
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the recipe")
+			return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the recipe").Because(err)
 		}
 		defer f.Close()
 		r = f
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxJobFile+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the recipe")
+		return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the recipe").Because(err)
 	}
 	if len(data) > maxJobFile {
 		return nil, errs.New(errs.Invalid, path, "name the YAML of a job", "%s: a recipe is smaller than %s", name,

@@ -63,7 +63,8 @@ minute, or another daemon does, the file has what was recorded until then, and t
 				return usagef("e.g. --max-memory 1GiB", "--max-memory %q is not a number of bytes", maxMemory)
 			}
 			if err := tryFile(file + ".part"); err != nil { // now, not after an hour
-				return errs.Wrap(err, errs.Invalid, file, "check the folder, its permissions and its space", "write the trace")
+				return errs.New(errs.Invalid, file, "check the folder, its permissions and its space", "write the trace").
+					Because(err)
 			}
 			stop, over := stopRecording(length)
 			defer over()

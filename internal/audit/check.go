@@ -106,11 +106,11 @@ func newChecker(o Options) *checker {
 func (c *checker) file(name string) error {
 	in, err := os.Open(name)
 	if err != nil {
-		return errs.Wrap(err, errs.Invalid, name, "check its rights", "open the audit log %s", name)
+		return errs.New(errs.Invalid, name, "check its rights", "open the audit log %s", name).Because(err)
 	}
 	defer in.Close()
 	if err := c.log(name, in); err != nil {
-		return errs.Wrap(err, errs.Invalid, name, "check the disk", "read the audit log %s", name)
+		return errs.New(errs.Invalid, name, "check the disk", "read the audit log %s", name).Because(err)
 	}
 	return nil
 }

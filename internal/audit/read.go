@@ -37,7 +37,7 @@ func Find(paths []string) ([]string, error) {
 				"there is no audit log %s", p)
 		}
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, p, "check the path and its rights", "look at %s", p)
+			return nil, errs.New(errs.Invalid, p, "check the path and its rights", "look at %s", p).Because(err)
 		}
 		if !info.IsDir() {
 			out = append(out, p)
@@ -45,7 +45,7 @@ func Find(paths []string) ([]string, error) {
 		}
 		found, err := filepath.Glob(filepath.Join(globEscape(p), "audit-*.log"))
 		if err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, p, "name the files", "look for logs in %s", p)
+			return nil, errs.New(errs.Invalid, p, "name the files", "look for logs in %s", p).Because(err)
 		}
 		if len(found) == 0 {
 			return nil, errs.New(errs.NotFound, p, "run the clients with LARDER_AUDIT_LOG="+p, "there is no audit log in %s", p)

@@ -103,12 +103,13 @@ func ReadFile(path string) ([]byte, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			reason, hint = errs.NotFound, "larder config default > larder.yaml writes one"
 		}
-		return nil, errs.Wrap(err, reason, path, hint, "reading the configuration")
+		return nil, errs.New(reason, path, hint, "reading the configuration").Because(err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, path, "check the path and its rights", "reading the configuration")
+		return nil, errs.New(errs.ConfigInvalid, path, "check the path and its rights", "reading the configuration").
+			Because(err)
 	}
 	if len(data) > maxFile {
 		return nil, tooLarge(path)

@@ -189,7 +189,8 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 		for _, b := range p.Batches {
 			for _, x := range b.Objects {
 				if err := l.Commit(x); err != nil {
-					return errs.Wrap(err, errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name)
+					return errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name).
+						Because(err)
 				}
 			}
 			lc.sampler.Withdraw(j.ID, b.Objects)

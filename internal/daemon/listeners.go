@@ -39,8 +39,8 @@ func openAccess(g config.GRPC, log *slog.Logger) (a tcpAccess, err error) {
 	}
 	cert, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey)
 	if err != nil {
-		return tcpAccess{}, errs.Wrap(err, errs.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key",
-			"read %s and %s", g.TLSCert, g.TLSKey)
+		return tcpAccess{}, errs.New(errs.ConfigInvalid, "grpc.tls_cert", "name a PEM certificate and its key",
+			"read %s and %s", g.TLSCert, g.TLSKey).Because(err)
 	}
 	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	if g.TLSClientCA != "" {
@@ -98,8 +98,8 @@ func (o *doors) open(cfg *config.Config, group int, log *slog.Logger) (err error
 		return err
 	}
 	if o.tcp, err = net.Listen("tcp", cfg.GRPC.Listen); err != nil {
-		return errs.Wrap(err, errs.ConfigInvalid, "grpc.listen", "choose a free address of this machine",
-			"listen for gRPC on %s", cfg.GRPC.Listen)
+		return errs.New(errs.ConfigInvalid, "grpc.listen", "choose a free address of this machine",
+			"listen for gRPC on %s", cfg.GRPC.Listen).Because(err)
 	}
 	return nil
 }

@@ -60,8 +60,8 @@ func runClient(ctx context.Context, stdin io.Reader, stdout io.Writer, dial func
 	}
 	var o order
 	if err := json.Unmarshal(first, &o); err != nil {
-		return errs.Wrap(err, errs.Invalid, "demo-client", "larder demo starts it by itself; run that",
-			"the order on standard input is not understood")
+		return errs.New(errs.Invalid, "demo-client", "larder demo starts it by itself; run that",
+			"the order on standard input is not understood").Because(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

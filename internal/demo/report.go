@@ -38,8 +38,8 @@ func writeReport(path string, r *Result) (err error) {
 		}
 	}
 	if err != nil {
-		return errs.Wrap(err, errs.ResourceExceeded, path, "name another place with --report PATH",
-			"the report could not be written")
+		return errs.New(errs.ResourceExceeded, path, "name another place with --report PATH",
+			"the report could not be written").Because(err)
 	}
 	return nil
 }

@@ -235,8 +235,8 @@ const (
 // makeTemp makes the folder and takes the lock in it, which shows later demos that its owner lives.
 func (r *runner) makeTemp() (lock *os.File, err error) {
 	if r.temp, err = os.MkdirTemp("", tempPattern); err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
-			"the demo needs a folder for its images")
+		return nil, errs.New(errs.ResourceExceeded, os.TempDir(), "set TMPDIR to a folder that can be written",
+			"the demo needs a folder for its images").Because(err)
 	}
 	if longest := filepath.Join(r.temp, "u", fmt.Sprint("d", maxJobs), "s.lock"); len(longest) > maxSocket {
 		os.Remove(r.temp)
@@ -266,7 +266,7 @@ func (r *runner) cleanUp(lock *os.File) error {
 		return os.Remove(filepath.Join(r.temp, lockName))
 	}
 	if err := os.RemoveAll(r.temp); err != nil {
-		return errs.Wrap(err, errs.Internal, r.temp, "remove it by hand", "the demo's folder could not be removed")
+		return errs.New(errs.Internal, r.temp, "remove it by hand", "the demo's folder could not be removed").Because(err)
 	}
 	return nil
 }
@@ -301,8 +301,8 @@ func writable(report string) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(report), ".larder-demo-*")
 	if err != nil {
-		return errs.Wrap(err, errs.Invalid, report, "name another place with --report PATH, or none with --report ''",
-			"the report could not be written")
+		return errs.New(errs.Invalid, report, "name another place with --report PATH, or none with --report ''",
+			"the report could not be written").Because(err)
 	}
 	f.Close()
 	return os.Remove(f.Name())

@@ -53,7 +53,7 @@ func FuzzReadLines(f *testing.F) {
 }
 
 func TestErrorsTravelWhole(t *testing.T) {
-	in := errs.Wrap(io.ErrUnexpectedEOF, errs.SampleBad, "a.jpg", "replace it", "decode a.jpg")
+	in := errs.New(errs.SampleBad, "a.jpg", "replace it", "decode a.jpg").Because(io.ErrUnexpectedEOF)
 	out := newLineError(in).fault()
 	if out.Error() != in.Error() || out.Reason != in.Reason || out.Subject != in.Subject {
 		t.Errorf("%v became %v", in, out)

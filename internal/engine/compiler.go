@@ -160,8 +160,9 @@ func (c *compiler) replay(j *job, reg *coordinator.Register) error {
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return errs.Wrap(err, errs.NotFound, path,
-			"make it with `larder orders export JOB`; the daemon reads it, as its own user", "read a recorded order")
+		return errs.New(errs.NotFound, path,
+			"make it with `larder orders export JOB`; the daemon reads it, as its own user", "read a recorded order").
+			Because(err)
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() { // a pipe might never end

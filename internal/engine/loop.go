@@ -71,8 +71,8 @@ func (l *loop) ask(ctx context.Context, build func(coordinator.Token) coordinato
 	case r := <-ch:
 		return r, r.Err
 	case <-ctx.Done():
-		return coordinator.Reply{}, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again",
-			"the daemon did not answer in time")
+		return coordinator.Reply{}, errs.New(errs.Unavailable, "", "try again",
+			"the daemon did not answer in time").Because(ctx.Err())
 	case <-l.done:
 		return coordinator.Reply{}, errStopped
 	}
@@ -101,7 +101,7 @@ func inspect[T any](ctx context.Context, l *loop, f func(*coordinator.Core) T) (
 	case v := <-ran:
 		return v, nil
 	case <-ctx.Done():
-		return none, errs.Wrap(ctx.Err(), errs.Unavailable, "", "try again", "the daemon did not answer in time")
+		return none, errs.New(errs.Unavailable, "", "try again", "the daemon did not answer in time").Because(ctx.Err())
 	case <-l.done:
 		return none, errStopped
 	}

@@ -71,18 +71,18 @@ type returning struct {
 func (t *restorer) reopen(ctx context.Context, js *journal.JobState, known *selections) (*returning, error) {
 	rj, err := record.ParseJob(js.Spec)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read",
-			js.ID)
+		return nil, errs.New(errs.StateDamaged, "", "register the job again", "the record of job %d cannot be read",
+			js.ID).Because(err)
 	}
 	spec, err := rj.JobSpec()
 	if err != nil {
-		return nil, errs.Wrap(err, errs.StateDamaged, "", "register the job again", "the spec of job %d cannot be read",
-			js.ID)
+		return nil, errs.New(errs.StateDamaged, "", "register the job again", "the spec of job %d cannot be read",
+			js.ID).Because(err)
 	}
 	seed, err := strconv.ParseUint(rj.Seed, 10, 64)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.StateDamaged, spec.GetName(), "register the job again",
-			"the seed of job %d cannot be read", js.ID)
+		return nil, errs.New(errs.StateDamaged, spec.GetName(), "register the job again",
+			"the seed of job %d cannot be read", js.ID).Because(err)
 	}
 	// names of datasets do not survive by themselves
 	if _, err := t.library.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil {

@@ -153,7 +153,7 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 	size := func(key, s string, total int64) (int64, error) {
 		n, auto, err := e.cfg.Memory.ParseSize(s, total)
 		if err != nil {
-			return 0, errs.Wrap(err, errs.ConfigInvalid, key, "write 8GiB, 30% or auto", "set %s to %q", key, s)
+			return 0, errs.New(errs.ConfigInvalid, key, "write 8GiB, 30% or auto", "set %s to %q", key, s).Because(err)
 		}
 		if auto {
 			return -1, nil

@@ -61,14 +61,22 @@ type Error struct {
 	Err        error         // cause, may be nil
 }
 
-// New returns an error; the message is formatted.
+// New returns an error without a cause; the message is formatted. Because adds the cause.
 func New(reason Reason, subject, hint, format string, args ...any) *Error {
 	return &Error{Reason: reason, Subject: subject, Hint: hint, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap is New with a cause, which is appended to the message.
-func Wrap(err error, reason Reason, subject, hint, format string, args ...any) *Error {
-	return &Error{Reason: reason, Subject: subject, Hint: hint, Err: err, Message: fmt.Sprintf(format, args...)}
+// Because adds a cause to e and returns e. Error prints it after the message, and errors.Is and errors.As find it. A
+// nil cause changes nothing. A second cause does not replace the first: both are kept.
+func (e *Error) Because(cause error) *Error {
+	switch {
+	case cause == nil:
+	case e.Err == nil:
+		e.Err = cause
+	default:
+		e.Err = fmt.Errorf("%w; %w", e.Err, cause)
+	}
+	return e
 }
 
 // Error prints message, cause and hint on one line.

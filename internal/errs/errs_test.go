@@ -24,14 +24,25 @@ func TestErrorText(t *testing.T) {
 	}{
 		{New(NotFound, "a", "look elsewhere", "no job is named %q", "a"), `no job is named "a" (look elsewhere)`},
 		{New(NotFound, "a", "", "no job"), "no job"},
-		{Wrap(errors.New("disk full"), Internal, "a", "make room", "write %d bytes", 3),
+		{New(Internal, "a", "make room", "write %d bytes", 3).Because(errors.New("disk full")),
 			"write 3 bytes: disk full (make room)"},
-		{Wrap(nil, Internal, "a", "make room", "write"), "write (make room)"},
+		{New(Internal, "a", "make room", "write").Because(nil), "write (make room)"},
 		{&Error{Message: "100 % wrong"}, "100 % wrong"},
 	} {
 		if got := c.err.Error(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+}
+
+func TestBecauseKeepsEveryCause(t *testing.T) {
+	first, second := errors.New("disk full"), errors.New("is read-only")
+	e := New(Internal, "a", "make room", "write").Because(nil).Because(first).Because(nil).Because(second)
+	if !errors.Is(e, first) || !errors.Is(e, second) {
+		t.Error("a cause is not in the chain")
+	}
+	if got, want := e.Error(), "write: disk full; is read-only (make room)"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -48,7 +59,7 @@ func TestFromAndIs(t *testing.T) {
 	if From(nil) != nil {
 		t.Error("no error became one")
 	}
-	plain := Wrap(context.Canceled, Unavailable, "", "try again", "stopped")
+	plain := New(Unavailable, "", "try again", "stopped").Because(context.Canceled)
 	if !errors.Is(plain, context.Canceled) {
 		t.Error("the cause is not in the chain")
 	}
@@ -131,8 +142,8 @@ func TestEveryErrorHasAHint(t *testing.T) {
 				return true
 			}
 			x, ok := f.X.(*ast.Ident)
-			hint := map[string]int{"New": 2, "Wrap": 3}[f.Sel.Name]
-			if !ok || x.Name != "errs" || hint == 0 || len(c.Args) <= hint {
+			const hint = 2
+			if !ok || x.Name != "errs" || f.Sel.Name != "New" || len(c.Args) <= hint {
 				return true
 			}
 			calls++

@@ -113,9 +113,9 @@ func Draw(ctx context.Context, root string, spec Spec, tick func()) (*Dataset, e
 
 // diskError reports that a folder or file of the dataset could not be written.
 func diskError(err error, where string) error {
-	return errs.Wrap(err, errs.ResourceExceeded, where,
+	return errs.New(errs.ResourceExceeded, where,
 		"free some space there, set TMPDIR to a folder with more, or draw fewer with --samples",
-		"the demo's images could not be written")
+		"the demo's images could not be written").Because(err)
 }
 
 // painter draws one photograph after another and keeps its buffers between them. Not safe for concurrent use.

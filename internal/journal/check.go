@@ -148,9 +148,9 @@ func repairOne(f FS, d *Damage) (text string, lost uint64, err error) {
 	case slices.Contains(im.snapshots, d.name):
 		i := slices.Index(im.snapshots, d.name)
 		if i == len(im.snapshots)-1 && i == 0 && (len(im.segments) == 0 || im.segments[0].first != 1) {
-			return "", 0, errs.Wrap(d, errs.StateDamaged, d.File,
+			return "", 0, errs.New(errs.StateDamaged, d.File,
 				"move the directory away: the next start makes a new one, and jobs begin from their first epoch",
-				"repair the state directory %s: its only snapshot is gone, and the log before it, too", f.Path(""))
+				"repair the state directory %s: its only snapshot is gone, and the log before it, too", f.Path("")).Because(d)
 		}
 		if err := setAside(f, d.name); err != nil {
 			return fail(err)

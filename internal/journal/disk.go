@@ -143,7 +143,8 @@ func failed(fs FS, err error, what string) error {
 	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		hint = "set state.dir to a folder that larder may write to, or state.dir: none"
 	}
-	return errs.Wrap(err, errs.StateFailed, fs.Path(""), hint, "the state directory %s: cannot %s", fs.Path(""), what)
+	return errs.New(errs.StateFailed, fs.Path(""), hint, "the state directory %s: cannot %s", fs.Path(""), what).
+		Because(err)
 }
 
 func (d *Disk) open() error {

@@ -31,7 +31,7 @@ type dir struct {
 // user and no other may write to it. Errors are *errs.Error.
 func OpenDir(path string, make bool) (FS, error) {
 	bad := func(err error, hint, what string) error {
-		return errs.Wrap(err, errs.ConfigInvalid, path, hint, "open the state directory %s: %s", path, what)
+		return errs.New(errs.ConfigInvalid, path, hint, "open the state directory %s: %s", path, what).Because(err)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {

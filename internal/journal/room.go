@@ -53,9 +53,9 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 			return err
 		}
 		if d.full.Load() == nil { // else it was closed while it waited
-			f := errs.Wrap(err, errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder continues by itself",
+			f := errs.New(errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder continues by itself",
 				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""),
-				units.Size(need))
+				units.Size(need)).Because(err)
 			f.RetryAfter = time.Second
 			d.full.Store(f)
 			d.options.report(f)
@@ -128,9 +128,10 @@ func (d *Disk) settle(name string) error {
 
 // noRoom is the error of a start on a full disk.
 func (d *Disk) noRoom(err error) error {
-	return errs.Wrap(err, errs.StateFailed, d.fs.Path(""),
+	return errs.New(errs.StateFailed, d.fs.Path(""),
 		"make room on that disk, then start again; nothing that was promised is lost",
-		"the state directory %s: its disk is full, and a daemon needs %s to begin", d.fs.Path(""), units.Size(reserveStep))
+		"the state directory %s: its disk is full, and a daemon needs %s to begin", d.fs.Path(""), units.Size(reserveStep)).
+		Because(err)
 }
 
 // dropPartial removes what a failed put left behind: on a full disk it is in the way.

@@ -47,9 +47,9 @@ func (d *Damage) fault(dir string) error {
 		return errs.New(errs.Unsupported, d.File, "use the larder that wrote it, or another state.dir",
 			"open the state directory %s: %s: %s", dir, d.File, d.What)
 	}
-	return errs.Wrap(d, errs.StateDamaged, d.File,
+	return errs.New(errs.StateDamaged, d.File,
 		"larder state repair "+dir+" shows and does what can be done; or set state.dir to an empty folder",
-		"open the state directory %s", dir)
+		"open the state directory %s", dir).Because(d)
 }
 
 // image is what a folder was found to hold.

@@ -53,8 +53,8 @@ func (w *Worker) decodeError(h header, enc []byte, err error) error {
 	if l, ok := errors.AsType[*located](err); ok {
 		err = l.error
 	}
-	return locate(errs.Wrap(err, errs.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format,
-		h.w, h.h), at)
+	return locate(errs.New(errs.SampleBad, "", hintBad, "cannot decode the %s image of %d x %d pixels", h.format,
+		h.w, h.h).Because(err), at)
 }
 
 // corruptError is what libjpeg warned about.
@@ -63,8 +63,8 @@ type corruptError struct{ warning string }
 func (e *corruptError) Error() string { return e.warning }
 
 func corrupt(h header, warning string) error {
-	return errs.Wrap(&corruptError{warning}, errs.SampleBad, "", hintBad+`, or accept damaged images, as Pillow does`,
-		"the %s image of %d x %d pixels is damaged", h.format, h.w, h.h)
+	return errs.New(errs.SampleBad, "", hintBad+`, or accept damaged images, as Pillow does`,
+		"the %s image of %d x %d pixels is damaged", h.format, h.w, h.h).Because(&corruptError{warning})
 }
 
 // IsCorrupt reports whether an image was refused only because Limits.RefuseCorrupt asks for it.

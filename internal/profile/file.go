@@ -120,10 +120,10 @@ func DefaultFile() string {
 func (p *Profile) Save(path string) error {
 	raw, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
-		return errs.Wrap(err, errs.Internal, path, "this is a bug of larder", "write the profile")
+		return errs.New(errs.Internal, path, "this is a bug of larder", "write the profile").Because(err)
 	}
 	wrap := func(err error) error {
-		return errs.Wrap(err, errs.Invalid, path, "name a file that can be written", "save the profile")
+		return errs.New(errs.Invalid, path, "name a file that can be written", "save the profile").Because(err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return wrap(err)
@@ -147,15 +147,15 @@ func (p *Profile) Save(path string) error {
 func Load(path string) (*Profile, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errs.Wrap(err, errs.NotFound, path, "make one with larder profile DATASET", "read the profile")
+		return nil, errs.New(errs.NotFound, path, "make one with larder profile DATASET", "read the profile").Because(err)
 	}
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the profile")
+		return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the profile").Because(err)
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "check the path and its rights", "read the profile")
+		return nil, errs.New(errs.Invalid, path, "check the path and its rights", "read the profile").Because(err)
 	}
 	if len(raw) > maxFile {
 		return nil, errs.New(errs.Invalid, path, "name a file that larder profile wrote", "%s is too large for a profile",
@@ -171,7 +171,7 @@ func Parse(path string, raw []byte) (*Profile, error) {
 		Version *int `json:"version"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, hint, "%s is no profile", path)
+		return nil, errs.New(errs.Invalid, path, hint, "%s is no profile", path).Because(err)
 	}
 	if head.Version == nil || *head.Version != Version {
 		return nil, errs.New(errs.Invalid, path, hint, "%s is no profile of version %d", path, Version)
@@ -180,7 +180,7 @@ func Parse(path string, raw []byte) (*Profile, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(p); err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, hint, "%s is no profile", path)
+		return nil, errs.New(errs.Invalid, path, hint, "%s is no profile", path).Because(err)
 	}
 	for _, x := range []struct {
 		name  string

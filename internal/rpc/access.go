@@ -52,8 +52,8 @@ func (a Access) over(d *dialer, target string, opts []grpc.DialOption) (credenti
 	case a.Cert != "":
 		cert, err := tls.LoadX509KeyPair(a.Cert, a.Key)
 		if err != nil {
-			return nil, nil, errs.Wrap(err, errs.Invalid, "--tls-cert", "name a PEM certificate and its key", "read %s and %s",
-				a.Cert, a.Key)
+			return nil, nil, errs.New(errs.Invalid, "--tls-cert", "name a PEM certificate and its key", "read %s and %s",
+				a.Cert, a.Key).Because(err)
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
@@ -65,7 +65,7 @@ func Authorities(path, key string) (*x509.CertPool, error) {
 	const hint = "name a PEM file with the certificate of the authority"
 	b, err := os.ReadFile(path) //nolint:gosec // named by who runs the program
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, key, hint, "read the authority")
+		return nil, errs.New(errs.ConfigInvalid, key, hint, "read the authority").Because(err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(b) {

@@ -63,8 +63,8 @@ func DialWith(ctx context.Context, target string, access Access, opts ...grpc.Di
 	}, opts...)
 	cc, err := grpc.NewClient("passthrough:///"+d.address, all...)
 	if err != nil {
-		return nil, nil, errs.Wrap(err, errs.Invalid, target, "give the path of a socket, or host:port",
-			"connect to the daemon")
+		return nil, nil, errs.New(errs.Invalid, target, "give the path of a socket, or host:port",
+			"connect to the daemon").Because(err)
 	}
 	cc.Connect()
 	for {
@@ -123,7 +123,8 @@ func (d *dialer) failure(cause error) error {
 	where := d.target
 	switch {
 	case err == nil && secure != nil:
-		return errs.Wrap(secure, errs.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where)
+		return errs.New(errs.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where).
+			Because(secure)
 	case errors.Is(err, fs.ErrPermission):
 		return errs.New(errs.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; "+
 			"run as one of them, or start your own: larder serve",
@@ -135,11 +136,11 @@ func (d *dialer) failure(cause error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errs.New(errs.Unavailable, where, "start one with: larder serve", "no daemon listens at %s any more", where)
 	case err != nil:
-		return errs.Wrap(err, errs.Unavailable, where, "is the daemon running? larder doctor looks at its socket",
-			"connect to the daemon at %s", where)
+		return errs.New(errs.Unavailable, where, "is the daemon running? larder doctor looks at its socket",
+			"connect to the daemon at %s", where).Because(err)
 	case cause != nil:
-		return errs.Wrap(cause, errs.Unavailable, where, "larder doctor looks at its socket",
-			"the daemon at %s does not answer", where)
+		return errs.New(errs.Unavailable, where, "larder doctor looks at its socket",
+			"the daemon at %s does not answer", where).Because(cause)
 	case met: // TLS 1.3 refuses a certificate after the handshake, and its word may be lost with the connection
 		return errs.New(errs.Unavailable, where, hintCert, "the daemon at %s ended the connection right after the TLS "+
 			"handshake: it may want a certificate, or another one", where)

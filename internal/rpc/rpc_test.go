@@ -108,7 +108,7 @@ func TestEveryReasonCrosses(t *testing.T) {
 			t.Errorf("%s arrived as %#v", r, err)
 		}
 	}
-	now = errs.Wrap(errors.New("EIO"), errs.DatasetUnread, "/data", "mount it", "read")
+	now = errs.New(errs.DatasetUnread, "/data", "mount it", "read").Because(errors.New("EIO"))
 	if _, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err == nil ||
 		err.Error() != "read: EIO (mount it)" {
 		t.Errorf("a cause arrived as %v", err)

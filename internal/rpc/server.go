@@ -114,7 +114,7 @@ func (s *service) WatchStats(req *larderv1.WatchStatsRequest,
 	every := DefaultWatch
 	if d := req.GetInterval(); d != nil {
 		if err := d.CheckValid(); err != nil {
-			return errs.Wrap(err, errs.Invalid, "interval", "give it as 1s", "watch the counters")
+			return errs.New(errs.Invalid, "interval", "give it as 1s", "watch the counters").Because(err)
 		}
 		every = d.AsDuration()
 	}

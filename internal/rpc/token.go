@@ -40,12 +40,12 @@ func readTokens(path string) ([]string, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			reason = errs.NotFound
 		}
-		return nil, errs.Wrap(err, reason, path, makeToken, "read the token")
+		return nil, errs.New(reason, path, makeToken, "read the token").Because(err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, path, makeToken, "read the token")
+		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "read the token").Because(err)
 	}
 	switch {
 	case !st.Mode().IsRegular():
@@ -57,7 +57,7 @@ func readTokens(path string) ([]string, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, path, makeToken, "read the token")
+		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "read the token").Because(err)
 	}
 	if len(b) > maxTokenFile {
 		return nil, errs.New(errs.ConfigInvalid, path, makeToken, "the token file %s is larger than %s", path,
@@ -193,7 +193,7 @@ var _ credentials.PerRPCCredentials = bearerFile{}
 func (b bearerFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	tokens, err := readTokens(b.path)
 	if err != nil { // gRPC lets few codes through from here
-		return nil, Status(errs.Wrap(err, errs.Unauthenticated, b.path, errs.From(err).Hint, "send the token"))
+		return nil, Status(errs.New(errs.Unauthenticated, b.path, errs.From(err).Hint, "send the token").Because(err))
 	}
 	return map[string]string{authHeader: bearer + tokens[0]}, nil
 }

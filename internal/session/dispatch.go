@@ -83,7 +83,7 @@ func toFault(err error) error {
 		return f
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return errs.Wrap(err, errs.Unavailable, "", "try again", "the daemon stopped working on the call")
+		return errs.New(errs.Unavailable, "", "try again", "the daemon stopped working on the call").Because(err)
 	}
 	st, ok := status.FromError(err)
 	if !ok {

@@ -47,7 +47,8 @@ func Listen(path string) (*Listener, error) { return ListenGroup(path, 0) }
 func ListenGroup(path string, group int) (*Listener, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "give an absolute path with --socket", "find the socket's folder")
+		return nil, errs.New(errs.Invalid, path, "give an absolute path with --socket", "find the socket's folder").
+			Because(err)
 	}
 	if len(path) > maxPath {
 		return nil, errs.New(errs.Invalid, path, "choose a shorter one with --socket or LARDER_SOCKET",
@@ -81,8 +82,8 @@ func ListenGroup(path string, group int) (*Listener, error) {
 // A private one (the default place) is also closed to others when an earlier run left it open.
 func folder(dir string, private bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET",
-			"make the socket's folder")
+		return errs.New(errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET",
+			"make the socket's folder").Because(err)
 	}
 	var st unix.Stat_t
 	stat := unix.Stat
@@ -90,8 +91,8 @@ func folder(dir string, private bool) error {
 		stat = unix.Lstat // under /tmp any user could have left a link
 	}
 	if err := stat(dir, &st); err != nil {
-		return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET",
-			"look at the socket's folder")
+		return errs.New(errs.Invalid, dir, "choose another folder with --socket or LARDER_SOCKET",
+			"look at the socket's folder").Because(err)
 	}
 	me := uint32(os.Getuid())
 	switch {
@@ -106,7 +107,7 @@ func folder(dir string, private bool) error {
 			"others may write in the socket's folder %s, so they could replace the socket", dir)
 	case private && st.Mode&0o077 != 0:
 		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a folder needs its x bit
-			return errs.Wrap(err, errs.Invalid, dir, "run: chmod 700 "+dir, "close the socket's folder to others")
+			return errs.New(errs.Invalid, dir, "run: chmod 700 "+dir, "close the socket's folder to others").Because(err)
 		}
 	}
 	return nil
@@ -132,8 +133,8 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
-			return nil, 0, errs.Wrap(err, errs.Invalid, path,
-				"choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket")
+			return nil, 0, errs.New(errs.Invalid, path,
+				"choose a folder that you may write, with --socket or LARDER_SOCKET", "open the lock of the socket").Because(err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			if errors.Is(err, unix.EWOULDBLOCK) {
@@ -141,7 +142,8 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 					holds = -1
 				}
 			} else {
-				err = errs.Wrap(err, errs.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket")
+				err = errs.New(errs.Invalid, path, "choose a folder on a local file system with --socket", "lock the socket").
+					Because(err)
 			}
 			_ = f.Close()
 			return nil, holds, err
@@ -158,7 +160,7 @@ func tryAcquire(path string) (lock *os.File, holds int, err error) {
 			}
 			if err := errors.Join(f.Truncate(0), writeAt(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
 				release(f)
-				return nil, 0, errs.Wrap(err, errs.Invalid, path, "is the disk full?", "write the lock of the socket")
+				return nil, 0, errs.New(errs.Invalid, path, "is the disk full?", "write the lock of the socket").Because(err)
 			}
 			return f, 0, nil
 		}
@@ -218,7 +220,7 @@ func bind(path string, lock *os.File, group int) (*Listener, error) {
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, errs.Wrap(err, errs.Invalid, path, "choose another socket with --socket", "look for an old socket")
+		return nil, errs.New(errs.Invalid, path, "choose another socket with --socket", "look for an old socket").Because(err)
 	case st.Mode().Type() != fs.ModeSocket:
 		return nil, errs.New(errs.Invalid, path, "choose another path with --socket, or move the file away",
 			"%s exists and is no socket", path)
@@ -228,22 +230,23 @@ func bind(path string, lock *os.File, group int) (*Listener, error) {
 			return nil, taken(path, pid)
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, errs.Wrap(err, errs.Invalid, path, "remove it by hand", "replace the socket of a dead daemon")
+			return nil, errs.New(errs.Invalid, path, "remove it by hand", "replace the socket of a dead daemon").Because(err)
 		}
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "listen on the socket")
+		return nil, errs.New(errs.Invalid, path, "choose another path with --socket", "listen on the socket").Because(err)
 	}
 	l.SetUnlinkOnClose(false) // Close does it, when the file is still ours
 	// Between bind and chmod the folder's mode guards the socket, and the check of the peer's uid always does.
 	if err := open(path, group); err != nil {
-		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket",
-			"close the socket to others"), l.Close(), os.Remove(path))
+		return nil, errors.Join(errs.New(errs.Invalid, path, "choose another path with --socket",
+			"close the socket to others").Because(err), l.Close(), os.Remove(path))
 	}
 	own, err := os.Lstat(path)
 	if err != nil {
-		return nil, errors.Join(errs.Wrap(err, errs.Invalid, path, "choose another path with --socket", "look at the socket"),
+		return nil, errors.Join(errs.New(errs.Invalid, path, "choose another path with --socket", "look at the socket").
+			Because(err),
 			l.Close(), os.Remove(path))
 	}
 	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
@@ -258,8 +261,8 @@ func open(path string, group int) error {
 		return err
 	}
 	if err := os.Chown(path, -1, group); err != nil {
-		return errs.Wrap(err, errs.Invalid, path, "run the daemon as a member of the group, or as root",
-			"give the socket to group %d", group)
+		return errs.New(errs.Invalid, path, "run the daemon as a member of the group, or as root",
+			"give the socket to group %d", group).Because(err)
 	}
 	return os.Chmod(path, 0o660) //nolint:gosec // this is what was asked for
 }
@@ -275,16 +278,16 @@ func shared(dir string, group int) error {
 	}
 	if err := os.Mkdir(dir, 0o700); err == nil {
 		if err := os.Chown(dir, -1, group); err != nil {
-			return errs.Wrap(err, errs.Invalid, dir, "run the daemon as a member of the group, or as root",
-				"give the socket's folder to group %d", group)
+			return errs.New(errs.Invalid, dir, "run the daemon as a member of the group, or as root",
+				"give the socket's folder to group %d", group).Because(err)
 		}
 		if err := os.Chmod(dir, 0o710); err != nil { //nolint:gosec // the group goes through, and lists nothing
-			return errs.Wrap(err, errs.Invalid, dir, "choose another folder with --socket",
-				"open the socket's folder to group %d", group)
+			return errs.New(errs.Invalid, dir, "choose another folder with --socket",
+				"open the socket's folder to group %d", group).Because(err)
 		}
 	} else if !errors.Is(err, fs.ErrExist) {
-		return errs.Wrap(err, errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET",
-			"make the socket's folder")
+		return errs.New(errs.Invalid, dir, "choose a folder that you may write, with --socket or LARDER_SOCKET",
+			"make the socket's folder").Because(err)
 	}
 	if err := guarded(dir); err != nil { // it may have been there, or come since
 		return err
@@ -292,8 +295,8 @@ func shared(dir string, group int) error {
 	for d := dir; ; d = filepath.Dir(d) {
 		var st unix.Stat_t
 		if err := unix.Stat(d, &st); err != nil {
-			return errs.Wrap(err, errs.Invalid, d, "choose another folder with --socket or LARDER_SOCKET",
-				"look at the socket's folder")
+			return errs.New(errs.Invalid, d, "choose another folder with --socket or LARDER_SOCKET",
+				"look at the socket's folder").Because(err)
 		}
 		need := uint32(0o001)
 		if st.Gid == uint32(group) {

@@ -63,8 +63,8 @@ func guarded(dir string) error {
 }
 
 func unlooked(err error, path string) error {
-	return errs.Wrap(err, errs.Invalid, path, "choose another folder with --socket or LARDER_SOCKET",
-		"look at the socket's folder")
+	return errs.New(errs.Invalid, path, "choose another folder with --socket or LARDER_SOCKET",
+		"look at the socket's folder").Because(err)
 }
 
 const elsewhere = "choose another folder with --socket, e.g. /run/larder/larder.sock"

@@ -65,8 +65,8 @@ func Create(name string, size int64) (*Segment, error) {
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 			return nil, tooManyFiles(name, err)
 		}
-		return nil, errs.Wrap(err, errs.Internal, name, "larder needs memfd_create (Linux 3.17 or later)",
-			"create a shared segment of %d bytes", size)
+		return nil, errs.New(errs.Internal, name, "larder needs memfd_create (Linux 3.17 or later)",
+			"create a shared segment of %d bytes", size).Because(err)
 	}
 	s, err := fill(name, fd, size)
 	if err != nil {
@@ -99,8 +99,8 @@ func fill(name string, fd int, size int64) (*Segment, error) {
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		_ = unix.Munmap(mem)
-		return nil, errs.Wrap(err, errs.Internal, name, "larder needs memfd seals (Linux 3.17 or later)",
-			"seal a shared segment of %d bytes", size)
+		return nil, errs.New(errs.Internal, name, "larder needs memfd seals (Linux 3.17 or later)",
+			"seal a shared segment of %d bytes", size).Because(err)
 	}
 	return adopt(fd, mem), nil
 }
@@ -142,7 +142,7 @@ func mapFD(fd int, size int64) (*Segment, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, errs.Wrap(err, errs.Protocol, "segment", hint, "look at the descriptor of a shared segment")
+		return nil, errs.New(errs.Protocol, "segment", hint, "look at the descriptor of a shared segment").Because(err)
 	}
 	if st.Size < size {
 		return nil, errs.New(errs.Protocol, "segment", hint, "the shared segment has %d bytes, announced were %d", st.Size,
@@ -154,9 +154,9 @@ func mapFD(fd int, size int64) (*Segment, error) {
 	}
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ResourceExceeded, "segment",
+		return nil, errs.New(errs.ResourceExceeded, "segment",
 			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)", "map a shared segment of %d bytes",
-			size)
+			size).Because(err)
 	}
 	return adopt(fd, mem), nil
 }
@@ -232,6 +232,6 @@ func shortage(name string, size, free int64, where string, err error) error {
 func tooManyFiles(name string, err error) error {
 	var lim unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &lim)
-	return errs.Wrap(err, errs.ResourceExceeded, name, "raise the limit with: ulimit -n 65536",
-		"one more file descriptor is needed and the limit is %d", lim.Cur)
+	return errs.New(errs.ResourceExceeded, name, "raise the limit with: ulimit -n 65536",
+		"one more file descriptor is needed and the limit is %d", lim.Cur).Because(err)
 }

@@ -70,8 +70,8 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
-			return nil, errs.Wrap(err, errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to",
-				"the folder for saved indexes cannot be made")
+			return nil, errs.New(errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to",
+				"the folder for saved indexes cannot be made").Because(err)
 		}
 		removeLeftovers(cfg.IndexDir)
 	}

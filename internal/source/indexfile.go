@@ -429,8 +429,8 @@ func (c *Catalog) removeIndex(root string) (int64, error) {
 			err = syncDir(c.cfg.IndexDir)
 		}
 		if err != nil {
-			return 0, errs.Wrap(err, errs.StateFailed, printable(path), "remove the file",
-				"the saved index of %q cannot be removed", root)
+			return 0, errs.New(errs.StateFailed, printable(path), "remove the file",
+				"the saved index of %q cannot be removed", root).Because(err)
 		}
 		return fi.Size(), nil
 	}

@@ -56,8 +56,8 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	if bad != nil {
 		path, _ := c.ObjectPath(o)
-		return Probe{}, errs.Wrap(bad, errs.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"",
-			"%s is no image larder knows", path)
+		return Probe{}, errs.New(errs.SampleBad, path, "remove or replace the file, or use on_error=\"skip\"",
+			"%s is no image larder knows", path).Because(bad)
 	}
 	c.probes.set(o, p)
 	return p, nil

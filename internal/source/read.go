@@ -183,19 +183,20 @@ func readError(path string, err error) error {
 	const again = "`larder dataset refresh` indexes it again; running jobs have it from their next epoch on"
 	switch {
 	case errors.As(err, &changed):
-		return errs.Wrap(err, errs.DatasetUnread, shown, again, "%s changed since it was indexed", shown)
+		return errs.New(errs.DatasetUnread, shown, again, "%s changed since it was indexed", shown).Because(err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return errs.Wrap(err, errs.DatasetUnread, shown, again, "%s was removed after it was indexed", shown)
+		return errs.New(errs.DatasetUnread, shown, again, "%s was removed after it was indexed", shown).Because(err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return errs.Wrap(err, errs.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable",
-			"%s cannot be opened", shown)
+		return errs.New(errs.DatasetUnread, shown, "the daemon runs as "+whoami()+"; make it readable",
+			"%s cannot be opened", shown).Because(err)
 	case errors.Is(err, unix.ELOOP):
-		return errs.Wrap(err, errs.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the "+
+		return errs.New(errs.DatasetUnread, shown, "put the file itself there: jobs of several users draw from the "+
 			"dataset, so no link in it is followed",
-			"%s is a symbolic link, or lies behind one", shown)
+			"%s is a symbolic link, or lies behind one", shown).Because(err)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return errs.Wrap(err, errs.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown)
+		return errs.New(errs.ResourceExceeded, shown, "raise `ulimit -n` for the daemon", "%s cannot be opened", shown).
+			Because(err)
 	}
-	return errs.Wrap(err, errs.DatasetUnread, shown, "check the storage; the kernel's log may say more",
-		"%s cannot be read", shown)
+	return errs.New(errs.DatasetUnread, shown, "check the storage; the kernel's log may say more",
+		"%s cannot be read", shown).Because(err)
 }

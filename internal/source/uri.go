@@ -48,8 +48,8 @@ func parseURI(uri string) (root string, err error) {
 	}
 	root, aerr := filepath.Abs(rest)
 	if aerr != nil {
-		return "", errs.Wrap(aerr, errs.Invalid, printable(uri), "write an absolute path",
-			"dataset %q: find the working directory", uri)
+		return "", errs.New(errs.Invalid, printable(uri), "write an absolute path",
+			"dataset %q: find the working directory", uri).Because(aerr)
 	}
 	return root, nil
 }

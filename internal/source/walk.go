@@ -159,7 +159,7 @@ func rootError(root string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		hint = "the daemon runs as " + whoami() + "; make the folder readable for it"
 	}
-	return errs.Wrap(err, errs.DatasetUnread, printable(root), hint, "dataset folder %q cannot be read", root)
+	return errs.New(errs.DatasetUnread, printable(root), hint, "dataset folder %q cannot be read", root).Because(err)
 }
 
 func whoami() string { return fmt.Sprintf("uid %d", os.Getuid()) }

@@ -189,8 +189,8 @@ func (w *walker) refuse(problems []problem, unread int) error {
 	if len(problems) == 1 {
 		p := problems[0]
 		if unread == 1 {
-			return errs.Wrap(w.bad[0].err, reason, printable(w.root), p.hint, "index %s: %q cannot be read", printable(w.root),
-				w.bad[0].path)
+			return errs.New(reason, printable(w.root), p.hint, "index %s: %q cannot be read", printable(w.root),
+				w.bad[0].path).Because(w.bad[0].err)
 		}
 		return errs.New(reason, printable(w.root), p.hint, "%s", p.text)
 	}
@@ -215,6 +215,6 @@ func (w *walker) refuse(problems []problem, unread int) error {
 	for _, b := range w.bad {
 		several.causes = append(several.causes, b.err)
 	}
-	return errs.Wrap(several, reason, printable(w.root), strings.Join(hints, "; "), "index %s: %d problems",
-		printable(w.root), len(problems))
+	return errs.New(reason, printable(w.root), strings.Join(hints, "; "), "index %s: %d problems",
+		printable(w.root), len(problems)).Because(several)
 }

@@ -141,8 +141,8 @@ func ListenHTTP(addr string, cfg HTTPConfig) (*HTTPServer, error) {
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, "http",
-			"choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr)
+		return nil, errs.New(errs.ConfigInvalid, "http",
+			"choose a free address of this machine, e.g. 127.0.0.1:0 for any port", "listen for HTTP on %s", addr).Because(err)
 	}
 	if host, ok := l.Addr().(*net.TCPAddr); ok && !host.IP.IsLoopback() {
 		cfg.Log.Warn("HTTP can be reached from other machines and has no password; names of jobs and datasets are readable",

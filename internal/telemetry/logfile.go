@@ -27,12 +27,12 @@ type LogFile struct {
 func OpenLogFile(path string, limit int64) (*LogFile, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, "log.file", "name an absolute path", "find the log's folder")
+		return nil, errs.New(errs.ConfigInvalid, "log.file", "name an absolute path", "find the log's folder").Because(err)
 	}
 	l := &LogFile{path: path, limit: limit}
 	if l.f, err = openLog(path); err != nil {
-		return nil, errs.Wrap(err, errs.ConfigInvalid, "log.file", "name a file that you may write, in a folder that exists",
-			"open the log")
+		return nil, errs.New(errs.ConfigInvalid, "log.file", "name a file that you may write, in a folder that exists",
+			"open the log").Because(err)
 	}
 	st, err := l.f.Stat()
 	if err == nil && !st.Mode().IsRegular() {

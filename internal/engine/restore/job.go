@@ -97,8 +97,8 @@ func (j *Job) marks() (*marks, error) {
 	for _, r := range j.State.Subsets() {
 		s, err := record.ParseSubset(r.Document)
 		if err != nil {
-			return nil, errs.Wrap(err, errs.StateDamaged, j.Name, "register the job again",
-				"a subset of job %s cannot be read", j.Name)
+			return nil, errs.New(errs.StateDamaged, j.Name, "register the job again",
+				"a subset of job %s cannot be read", j.Name).Because(err)
 		}
 		m.documents[r.Mark] = s
 		m.changes = append(m.changes, r)

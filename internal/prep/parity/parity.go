@@ -98,13 +98,14 @@ func Start(ctx context.Context, python string) (*Torch, error) {
 	}
 	t.in, t.out = in, bufio.NewReaderSize(out, 1<<20)
 	if err := t.cmd.Start(); err != nil {
-		return nil, errs.Wrap(err, errs.NotFound, python, "name a Python with torchvision: --python PATH", "start Python")
+		return nil, errs.New(errs.NotFound, python, "name a Python with torchvision: --python PATH", "start Python").
+			Because(err)
 	}
 	var hello struct{ Torchvision, Pillow string }
 	if err := t.answer(&hello); err != nil {
 		t.Close()
-		return nil, errs.Wrap(err, errs.NotFound, python, "install torchvision there, or name another Python: --python PATH",
-			"compare with the torchvision of %s", python)
+		return nil, errs.New(errs.NotFound, python, "install torchvision there, or name another Python: --python PATH",
+			"compare with the torchvision of %s", python).Because(err)
 	}
 	t.torchvision, t.pillow = hello.Torchvision, hello.Pillow
 	return t, nil

@@ -35,8 +35,8 @@ func Marshal(m proto.Message) ([]byte, error) {
 func UnmarshalStrict(b []byte, m proto.Message) error {
 	if err := (protojson.UnmarshalOptions{RecursionLimit: maxDepth}).Unmarshal(b, m); err != nil {
 		name := string(m.ProtoReflect().Descriptor().Name())
-		return errs.Wrap(err, errs.Invalid, name, "proto/larder/v1/larder.proto lists the fields and their types",
-			"the JSON is no %s", name)
+		return errs.New(errs.Invalid, name, "proto/larder/v1/larder.proto lists the fields and their types",
+			"the JSON is no %s", name).Because(err)
 	}
 	return nil
 }

@@ -238,7 +238,8 @@ func TestErrorTravels(t *testing.T) {
 			t.Errorf("%+v → %+v", f, got)
 		}
 	}
-	if got := ParseError(MarshalError(errs.Wrap(io.EOF, errs.NotFound, "", "", "open x"))); got.Message != "open x: EOF" {
+	if got := ParseError(MarshalError(errs.New(errs.NotFound, "", "", "open x").
+		Because(io.EOF))); got.Message != "open x: EOF" {
 		t.Errorf("a cause: %+v", got)
 	}
 	if got := ParseError(MarshalError(errors.New("boom"))); got.Reason != errs.Internal ||
