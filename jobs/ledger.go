@@ -81,7 +81,7 @@ func (l *Ledger) Deliver(rows int, bad []Bad) {
 	l.Delivered += rows
 	l.Quarantined += len(bad)
 	for i := range bad {
-		if bad[i].Removed {
+		if bad[i].Kind == SampleRemoved {
 			l.Removed++
 		}
 	}

@@ -6,13 +6,22 @@ import (
 	"larder/internal/ident"
 )
 
+// BadKind says why a batch had to leave out a sample.
+type BadKind uint8
+
+// The kinds of bad samples.
+const (
+	SampleFailed  BadKind = iota // it cannot be read, decoded or augmented
+	SampleDamaged                // it could be decoded, but is damaged, and such images are refused
+	SampleRemoved                // it was taken out of the dataset: nothing is wrong with it, and it is not reported
+)
+
 // Bad is a sample that a batch had to leave out.
 type Bad struct {
-	Object  ident.ObjectID
-	At      int64 // 1 + the byte of the object at which its decoder met the damage; 0 = not known
-	Reason  string
-	Corrupt bool // it could be decoded, but is damaged, and such images are refused
-	Removed bool // it was taken out of the dataset: nothing is wrong with it, and it is not reported
+	Object ident.ObjectID
+	At     int64 // 1 + the byte of the object at which its decoder met the damage; 0 = not known
+	Reason string
+	Kind   BadKind
 }
 
 // Stats counts a job's part. Work that several jobs wanted is counted for the one that asked first.

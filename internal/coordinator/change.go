@@ -131,7 +131,7 @@ func (s *stream) isGone(x ident.ObjectID) bool { return s.gone != nil && s.gone.
 // removed is the report on a sample that is gone. It is drawn like any other and left out of its batch, as quarantined
 // ones are: so the cells keep their proportions, and all ranks still get equally many batches.
 func removed(x ident.ObjectID) jobs.Bad {
-	return jobs.Bad{Object: x, Reason: "removed from the dataset", Removed: true}
+	return jobs.Bad{Object: x, Reason: "removed from the dataset", Kind: jobs.SampleRemoved}
 }
 
 // goneFor reports whether a job that waits for the flight knows that its object was removed: then that it cannot be

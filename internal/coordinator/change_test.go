@@ -159,7 +159,7 @@ func TestWhatIsGoneIsDrawnNoMore(t *testing.T) {
 					break
 				}
 				for _, b := range d.Bad {
-					if !b.Removed || b.Object < 20 {
+					if b.Kind != jobs.SampleRemoved || b.Object < 20 {
 						t.Errorf("%s: %+v", m, b)
 					}
 				}

@@ -97,14 +97,14 @@ type ClientGone struct {
 // Prepared answers Prepare or Augment.
 type Prepared struct {
 	Flight  FlightID
-	Err     string // why it failed; empty = it did not
-	At      int64  // as jobs.Bad, with Err
-	Corrupt bool   // as jobs.Bad, with Err
-	Kept    bool   // the bytes are in their tier (only when Keep was asked)
-	Bytes   int64  // bytes in the tier, or of the working copy
-	Encoded bool   // the original bytes are in the encoded tier (only when KeepEncoded was asked)
-	Read    int64  // bytes read from storage; 0 = a hit in the encoded tier
-	Lost    bool   // the source the coordinator believed in is gone: a cache was lost, not a sample
+	Err     string       // why it failed; empty = it did not
+	At      int64        // as in jobs.Bad, with Err
+	Kind    jobs.BadKind // SampleFailed or SampleDamaged, with Err
+	Kept    bool         // the bytes are in their tier (only when Keep was asked)
+	Bytes   int64        // bytes in the tier, or of the working copy
+	Encoded bool         // the original bytes are in the encoded tier (only when KeepEncoded was asked)
+	Read    int64        // bytes read from storage; 0 = a hit in the encoded tier
+	Lost    bool         // the source the coordinator believed in is gone: a cache was lost, not a sample
 	// Augments is how many random suffixes were run for the row of a Prepare in place: 1 or 0. That row is filled when
 	// nothing failed.
 	Augments int

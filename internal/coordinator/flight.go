@@ -370,7 +370,7 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		fl.enqueue(f)
 		return
 	}
-	bad := jobs.Bad{Object: x, At: e.At, Reason: e.Err, Corrupt: e.Corrupt}
+	bad := jobs.Bad{Object: x, At: e.At, Reason: e.Err, Kind: e.Kind}
 	if f.key.Form == ident.Decoded && !fl.goneFor(f) {
 		if !fl.quarantined(x) {
 			fl.step.stats.Quarantined++

@@ -142,12 +142,12 @@ func (pl *planner) failDeferred(s *stream) {
 // in place of it is not to be taken for more than fits them. The batch leaves when that is durable.
 func (pl *planner) recordBad(d *delivery, bad jobs.Bad) {
 	s := d.s
-	if !bad.Removed {
+	if bad.Kind != jobs.SampleRemoved {
 		pl.roster.datasets[s.dataset].bad.Add(uint32(bad.Object))
 	}
 	key := ident.Key{Object: bad.Object, Form: ident.Decoded, Recipe: pl.roster.prefixes[s.prefix].id}
 	if pl.flights.isQuarantined(key) && s.knownBad.Add(uint32(bad.Object)) {
-		pl.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Corrupt: bad.Corrupt})
+		pl.persistOf(d, RecordQuarantined{Job: s.job.ID, Object: bad.Object, Reason: bad.Reason, Kind: bad.Kind})
 		d.unlogged++
 	}
 }

@@ -87,13 +87,16 @@ type RecordEpochEnded struct {
 	State jobs.EpochState
 }
 
-// RecordQuarantined says that a sample cannot be prepared; Reason and Corrupt are as in jobs.Bad.
+// RecordQuarantined says that a sample cannot be prepared; Reason and Kind are as in jobs.Bad.
 type RecordQuarantined struct {
-	Job     ident.JobID
-	Object  ident.ObjectID
-	Reason  string
-	Corrupt bool
+	Job    ident.JobID
+	Object ident.ObjectID
+	Reason string
+	Kind   jobs.BadKind // SampleFailed or SampleDamaged
 }
+
+// Damaged reports whether the sample could be decoded and was refused because it is damaged.
+func (r RecordQuarantined) Damaged() bool { return r.Kind == jobs.SampleDamaged }
 
 // RecordEnded says that a job ended.
 type RecordEnded struct {

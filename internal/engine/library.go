@@ -106,7 +106,9 @@ func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSam
 // faulty leaves out samples that no client hears of: nothing is wrong with removed ones, and damaged ones may be
 // skipped by configuration.
 func (l *library) faulty(bad []jobs.Bad) []jobs.Bad {
-	silent := func(b jobs.Bad) bool { return b.Removed || b.Corrupt && l.skipCorrupt }
+	silent := func(b jobs.Bad) bool {
+		return b.Kind == jobs.SampleRemoved || b.Kind == jobs.SampleDamaged && l.skipCorrupt
+	}
 	if !slices.ContainsFunc(bad, silent) {
 		return bad
 	}

@@ -175,7 +175,7 @@ func Of(r coordinator.Record, known Jobs) (journal.Record, error) {
 		return journal.EpochEnded{Job: r.Job, Epoch: r.Epoch, Account: r.State.String()}, nil
 	case coordinator.RecordQuarantined:
 		samples, err := ids([]ident.ObjectID{r.Object})
-		return journal.Quarantined{Job: r.Job, Samples: samples, Reason: r.Reason, Corrupt: r.Corrupt}, err
+		return journal.Quarantined{Job: r.Job, Samples: samples, Reason: r.Reason, Corrupt: r.Damaged()}, err
 	case coordinator.RecordEnded:
 		return journal.Ended{Job: r.Job, Reason: r.Reason}, nil
 	case coordinator.RecordSubsetChanged:

@@ -70,7 +70,7 @@ func TestOf(t *testing.T) {
 			journal.Dealt{Job: 1, Epoch: 4, Step: 5, Samples: samples, GivenUp: 6}},
 		{coordinator.RecordEpochEnded{Job: 1, Epoch: 4, State: jobs.Complete},
 			journal.EpochEnded{Job: 1, Epoch: 4, Account: "complete"}},
-		{coordinator.RecordQuarantined{Job: 1, Object: 103, Reason: "r", Corrupt: true},
+		{coordinator.RecordQuarantined{Job: 1, Object: 103, Reason: "r", Kind: jobs.SampleDamaged},
 			journal.Quarantined{Job: 1, Samples: samples[:1], Reason: "r", Corrupt: true}},
 		{coordinator.RecordEnded{Job: 9, Reason: "r"}, journal.Ended{Job: 9, Reason: "r"}},
 		{coordinator.RecordSubsetChanged{Job: 1, Epoch: 4, Mark: 2},

@@ -67,8 +67,12 @@ func (j *Job) Complete(ev *coordinator.Restore) ([]Subset, error) {
 		if b.Corrupt && j.AcceptCorrupt {
 			continue // another configuration refused it
 		}
+		kind := jobs.SampleFailed
+		if b.Corrupt {
+			kind = jobs.SampleDamaged
+		}
 		for _, x := range record.ToObjects(j.Data, b.Samples) {
-			ev.Bad = append(ev.Bad, jobs.Bad{Object: x, Reason: b.Reason, Corrupt: b.Corrupt})
+			ev.Bad = append(ev.Bad, jobs.Bad{Object: x, Reason: b.Reason, Kind: kind})
 		}
 	}
 	if len(ev.Epochs) > 0 && ev.Epochs[0].Epoch > 0 {

@@ -116,7 +116,7 @@ func TestComplete(t *testing.T) {
 	if !slices.Equal(ev.Before, []ident.ObjectID{101, 107}) {
 		t.Errorf("the order before is %v", ev.Before)
 	}
-	if len(ev.Bad) != 2 || ev.Bad[0].Object != 104 || !ev.Bad[1].Corrupt {
+	if len(ev.Bad) != 2 || ev.Bad[0].Object != 104 || ev.Bad[1].Kind != jobs.SampleDamaged {
 		t.Errorf("bad are %+v", ev.Bad)
 	}
 	if ev.Mark != 0 || ev.Next == nil || ev.Next.Mark != 9 || ev.Next.Subset != 6 || len(ev.NextIDs) != 6 {

@@ -14,6 +14,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/jobs"
 	"larder/tiers"
 )
 
@@ -214,7 +215,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		w.end(err)
 	}
 	if err != nil {
-		ev.Err, ev.Corrupt, ev.At = describe(err), prep.IsCorrupt(err), damagedAt(err)
+		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
 		return ev
 	}
 	ev.Bytes = int64(width) * int64(height) * 3
@@ -313,7 +314,7 @@ func (w *worker) end(err error) {
 // finish turns the outcome of make into the event.
 func (w *worker) finish(ev coordinator.Prepared, kept bool, img prep.Image, err error) coordinator.Prepared {
 	if err != nil {
-		ev.Err, ev.Corrupt, ev.At = describe(err), prep.IsCorrupt(err), damagedAt(err)
+		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
 		return ev
 	}
 	ev.Kept, ev.Bytes = kept, int64(len(img.Pix))
@@ -431,6 +432,14 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 	}
 	r.Put(x.Slot, x.Row, j.Data.Label(sample), int64(sample))
 	return ev
+}
+
+// badKind tells an image that is refused only because it is damaged from one that cannot be prepared.
+func badKind(err error) jobs.BadKind {
+	if prep.IsCorrupt(err) {
+		return jobs.SampleDamaged
+	}
+	return jobs.SampleFailed
 }
 
 // damagedAt is 1 + the offset of the damage in the stored bytes; 0 = not known.
