@@ -35,7 +35,8 @@ import loaders
 import native
 import peer_tensorsocket
 from figures import Bar, Figure, Runs, Source
-from loaders import ROOT, Build, out_dir
+from loaders import ROOT, Build, Work, out_dir
+from peer_tensorsocket import Shape
 
 WORKERS = (0, 1, 2)
 
@@ -58,14 +59,16 @@ def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list
     few = 2 if quick else 6
     gather, inner = (functools.cache(lambda p=p: native.tests(build, p)) for p in ("engine", "prep"))
     steps = [
-        Step("1 job, larder, nothing kept", lambda: loaders.run_larder(build, data, 1, 1 if quick else 6, kept=False)),
-        Step("1 job, larder", lambda: loaders.run_larder(build, data, 1, few)),
-        Step("4 jobs, larder", lambda: loaders.run_larder(build, data, 4, few)),
-        Step("4 jobs, larder, share=augmented", lambda: loaders.run_larder(build, data, 4, few, share="augmented")),
-        Step("4 jobs, larder, uint8", lambda: loaders.run_larder(build, data, 4, few, kind="uint8")),
-        Step("4 jobs, larder, uint8, share=augmented", lambda: loaders.run_larder(build, data, 4, few, kind="uint8",
-            share="augmented")),
-        Step("tiny images, larder", lambda: loaders.run_larder(build, tiny(), 1, 3, kind="tiny")),
+        Step("1 job, larder, nothing kept",
+             lambda: loaders.run_larder(build, data, 1, Work(1 if quick else 6, kept=False))),
+        Step("1 job, larder", lambda: loaders.run_larder(build, data, 1, Work(few))),
+        Step("4 jobs, larder", lambda: loaders.run_larder(build, data, 4, Work(few))),
+        Step("4 jobs, larder, share=augmented",
+             lambda: loaders.run_larder(build, data, 4, Work(few, share="augmented"))),
+        Step("4 jobs, larder, uint8", lambda: loaders.run_larder(build, data, 4, Work(few, "uint8"))),
+        Step("4 jobs, larder, uint8, share=augmented",
+             lambda: loaders.run_larder(build, data, 4, Work(few, "uint8", "augmented"))),
+        Step("tiny images, larder", lambda: loaders.run_larder(build, tiny(), 1, Work(3, "tiny"))),
         Step("next() of 8 jobs, larder", lambda: handover.run_next(build, 2 if quick else 8)),
         Step("hand-over, larder", lambda: handover.run_larder(build, tiny(), 7 if quick else 40)),
         Step("gather", lambda: native.run_gather(build, gather(), 5 if quick else 60)),
@@ -98,11 +101,12 @@ def torch_steps(quick: bool) -> list[Step]:
 
 def tensorsocket_steps(python: str, quick: bool) -> list[Step]:
     data = loaders.photographs()
-    out = [Step(f"4 jobs, TensorSocket, shared memory, {w} workers", lambda w=w: peer_tensorsocket.run(python, data, 4,
-        w, 3 if quick else 5, True)) for w in WORKERS]
+    out = [Step(f"4 jobs, TensorSocket, shared memory, {w} workers",
+                lambda w=w: peer_tensorsocket.run(python, data, Shape(4, w, 3 if quick else 5, shared=True)))
+           for w in WORKERS]
     if not quick:
-        out.append(Step("4 jobs, TensorSocket, pickled, 2 workers", lambda: peer_tensorsocket.run(python, data, 4, 2,
-            15, False), 1))
+        out.append(Step("4 jobs, TensorSocket, pickled, 2 workers",
+                        lambda: peer_tensorsocket.run(python, data, Shape(4, 2, 15, shared=False)), 1))
     return out
 
 

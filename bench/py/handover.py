@@ -15,6 +15,7 @@ own (edges): torch starts a worker there, larder asks the daemon for the epoch. 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -42,14 +43,28 @@ def busy() -> tuple[int, int]:
 # --- children -------------------------------------------------------------------------------------------------------
 
 
-def child_next(data: str, number: int, batch: int, pause: float, batches: int, recipe: str) -> None:
+@dataclasses.dataclass(frozen=True)
+class Consumer:
+    """A job that sleeps between two batches."""
+
+    data: str
+    number: int
+    batch: int  # samples
+    pause: float  # seconds
+    batches: int
+    recipe: str  # crop or pixel
+
+    def command(self) -> list[str]:
+        return ["--child", "next", json.dumps(dataclasses.asdict(self))]
+
+
+def child_next(job: Consumer) -> None:
     import larder
 
     ops = larder.ops
-    first = {"crop": ops.RandomResizedCrop(224), "pixel": ops.CenterCrop(1)}[recipe]
-    loader = larder.Loader(f"imagefolder:{data}", batch_size=batch, shuffle=True, seed=number, job=f"handover-{number}",
-                           drop_last=True,
-                           transform=[first, ops.ToImage()])
+    first = {"crop": ops.RandomResizedCrop(224), "pixel": ops.CenterCrop(1)}[job.recipe]
+    loader = larder.Loader(f"imagefolder:{job.data}", batch_size=job.batch, shuffle=True, seed=job.number,
+                           job=f"handover-{job.number}", drop_last=True, transform=[first, ops.ToImage()])
     for _ in loader:  # from here on every sample is in memory
         pass
     del _
@@ -57,10 +72,10 @@ def child_next(data: str, number: int, batch: int, pause: float, batches: int, r
     drops: list[float] = []
     cpu: list[float] = []
     gate()
-    while len(waits) < batches:
+    while len(waits) < job.batches:
         it = iter(loader)
         while True:
-            time.sleep(pause)
+            time.sleep(job.pause)
             c, t = time.process_time(), time.perf_counter()
             value = next(it, None)
             taken = time.perf_counter()
@@ -166,8 +181,8 @@ def run_next(build: Build, seconds: float) -> dict[str, float]:
         env = build.env | {"LARDER_SOCKET": daemon.socket, "LARDER_BENCH_DAEMON": str(daemon.process.pid)}
         marks: list[tuple[int, int]] = []
         batches = int(seconds / PAUSE)
-        results = spawn([command("next", photographs(), i, SMALL, PAUSE, batches, "crop") for i in range(JOBS)], env,
-                        __file__, lambda: marks.append(busy()))
+        results = spawn([Consumer(photographs(), i, SMALL, PAUSE, batches, "crop").command() for i in range(JOBS)],
+                        env, __file__, lambda: marks.append(busy()))
         marks.append(busy())
     finally:
         daemon.close()
@@ -181,8 +196,8 @@ def run_next(build: Build, seconds: float) -> dict[str, float]:
 
 def run_larder(build: Build, many: str, batches: int) -> dict[str, float]:
     """many has images for an epoch of so many batches."""
-    words = {"client": command("epoch", many, SHAPE[0], 0.1, batches), "daemon": command("next", photographs(), 0, 1,
-        0.005, 20 * batches, "pixel")}
+    words = {"client": command("epoch", many, SHAPE[0], 0.1, batches),
+             "daemon": Consumer(photographs(), 0, 1, 0.005, 20 * batches, "pixel").command()}
     out: dict[str, float] = {}
     for side, child in words.items():
         daemon = Daemon(build.binary)
@@ -207,8 +222,7 @@ def run_torch(fresh: bool, batches: int) -> dict[str, float]:
 def main() -> None:
     kind, *rest = sys.argv[2:]
     if kind == "next":
-        data, number, batch, pause, batches, recipe = rest
-        child_next(data, int(number), int(batch), float(pause), int(batches), recipe)
+        child_next(Consumer(**json.loads(rest[0])))
     elif kind == "epoch":
         data, batch, pause, batches = rest
         child_epoch(data, int(batch), float(pause), int(batches))

@@ -8,6 +8,7 @@ clients, or jobs and their workers. """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -190,23 +191,32 @@ def outcome(results: list[dict], epochs: int, cpu: float) -> dict[str, float]:
             "per_cpu_second": delivered / cpu}
 
 
-def run_larder(build: Build, data: str, jobs: int, epochs: int, *, kind: str = "photographs", share: str = "none",
-               kept: bool = True) -> dict[str, float]:
-    """kept=False: tiers of 0 bytes, so that every sample is read from the page cache, decoded and augmented each
-    time."""
-    flags = [] if kept else [f for key in NOTHING for f in ("--set", key)]
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What every job of a run does. kept=False: tiers of 0 bytes, so that every sample is read from the page cache,
+    decoded and augmented each time."""
+
+    epochs: int
+    kind: str = "photographs"
+    share: str = "none"
+    kept: bool = True
+
+
+def run_larder(build: Build, data: str, jobs: int, work: Work) -> dict[str, float]:
+    epochs = work.epochs
+    flags = [] if work.kept else [f for key in NOTHING for f in ("--set", key)]
     daemon = Daemon(build.binary, "--set", "http=127.0.0.1:0", *flags)
     try:
         begin: list[float] = []
         results = spawn(
-            [["--child", "larder", data, kind, str(epochs), share, str(i)] for i in range(jobs)],
+            [["--child", "larder", data, work.kind, str(epochs), work.share, str(i)] for i in range(jobs)],
             build.env | {"LARDER_SOCKET": daemon.socket}, __file__, lambda: begin.append(daemon.cpu()),
         )
         spent = daemon.cpu() - begin[0]
         totals = daemon.stats(build.binary)["totals"]
         out = outcome(results, epochs, spent + sum(r["cpu"] for r in results))
         delivered = sum(r["samples"] for r in results) * epochs
-        if not kept:  # what is late in one epoch and early in the next may be decoded once for both
+        if not work.kept:  # what is late in one epoch and early in the next may be decoded once for both
             said = f"{totals['decodes']} decodes of {delivered}: something was in memory"
             assert int(totals["decodes"]) >= 0.9 * delivered, said
         return out | {"daemon_per_cpu_second": delivered / spent, "decodes": float(totals["decodes"]),

@@ -23,6 +23,7 @@ loader's workers had prepared before the consumers came. """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -203,10 +204,21 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run(python: str, data: str, consumers: int, workers: int, seconds: float, shared: bool) -> dict[str, float]:
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The processes of a run, how long it is, and whether tensors go through shared memory or are pickled."""
+
+    consumers: int
+    workers: int
+    seconds: float
+    shared: bool
+
+
+def run(python: str, data: str, shape: Shape) -> dict[str, float]:
+    consumers, workers, seconds, shared = dataclasses.astuple(shape)
     ports = json.dumps(free_ports(4))
     env = dict(os.environ, CONSUMERS=str(consumers), PYTHONUNBUFFERED="1")
-    ahead = 2 * workers  # batches that the loader's workers prepare before anybody asks
+    ahead = 2 * workers  # batches that the loader's workers prepare before a consumer asks
     enough = ahead + 4 * TOGETHER[shared]  # batches of a consumer, on a machine so busy that the seconds bring fewer
     log = open(out_dir() / "tensorsocket.log", "a")
     producer = subprocess.Popen([python, __file__, "--child", "producer", data, ports, str(workers), str(int(shared))],

@@ -13,6 +13,7 @@ out/bench/promises.json; --write rewrites the rows between the marks of docs/ben
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -93,16 +94,25 @@ def rate_after(results: list[dict], at: float) -> float:
     return total
 
 
-def run_others(build: Build, data: str, epochs: int, fits: str, fate: str, step: float) -> dict[str, float]:
-    """Three jobs, alone (fate "") or beside a neighbour."""
+@dataclasses.dataclass(frozen=True)
+class Neighbour:
+    """The job beside the three: its fate, and the seconds of a batch while it is slow."""
+
+    fate: str  # of FATES
+    step: float
+
+
+def run_others(build: Build, data: str, epochs: int, fits: str, beside: Neighbour | None) -> dict[str, float]:
+    """Three jobs, alone or beside a neighbour."""
+    fate = beside.fate if beside else ""
     daemon = Daemon(build.binary, *flags(*FITS[fits]))
     neighbour: subprocess.Popen[str] | None = None
     happened: list[float] = []
     try:
         env = build.env | {"LARDER_SOCKET": daemon.socket}
-        if fate:
+        if beside:
             neighbour = subprocess.Popen([sys.executable, __file__, "--child", data,
-                                          str(step if fate == "slow" else 0.0)],
+                                          str(beside.step if fate == "slow" else 0.0)],
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
             if neighbour.stdout.readline().strip() != "ready":
                 raise SystemExit("the neighbour did not start; the daemon says:\n" + daemon.logged())
@@ -158,10 +168,10 @@ def measure(build: Build, data: str, minutes: float, quick: bool, epochs: int) -
         steps.append(("journal" if kept else "no journal", lambda kept=kept: run_journal(build, data, epochs, kept)))
     for fits in FITS:
         long = epochs if fits == "all fits" else max(3, epochs // 3)
-        steps.append((f"{fits}, alone", lambda fits=fits, long=long: run_others(build, data, long, fits, "", 0)))
+        steps.append((f"{fits}, alone", lambda fits=fits, long=long: run_others(build, data, long, fits, None)))
         for fate in FATES:
-            steps.append((f"{fits}, {fate}", lambda fits=fits, fate=fate, long=long: run_others(build, data, long, fits,
-                fate, step_of(fits))))
+            steps.append((f"{fits}, {fate}", lambda fits=fits, fate=fate, long=long: run_others(
+                build, data, long, fits, Neighbour(fate, step_of(fits)))))
     start = time.monotonic()
     for n in itertools.count():
         for label, run in steps if n % 2 == 0 else steps[::-1]:

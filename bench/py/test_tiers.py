@@ -81,7 +81,7 @@ def test_predictions_are_told_who_works_together(monkeypatch: pytest.MonkeyPatch
     group = ("drawn", "unlike", 1000)
     for degrees in ({}, {group: [2.5, 0, 0.99]}, {group: [0, 3.1, 1.5]}):
         for share in (False, True):
-            tiers.tune(argparse.Namespace(), "file", group, degrees, share, "bottleneck", [(1, 2, 3)])
+            tiers.tune(argparse.Namespace(), degrees, tiers.Question("file", group, share, splits=[(1, 2, 3)]))
     told = [dict(pairwise(c)).get("--degree") for c in asked]
     # within 1 and the jobs: a run may end in mid-batch
     assert told == [None, None, "2.5,0", "2.5,0,1", "0,3", "0,3,1.5"]

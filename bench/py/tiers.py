@@ -18,6 +18,7 @@ The second part measures reads of four staggered jobs against the lower bound of
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import math
@@ -31,6 +32,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tiers_report
@@ -250,19 +252,38 @@ class Throttled(Daemon):
         os.unlink(self.config.name)
 
 
-def run(args: argparse.Namespace, name: str, data: str, phase: str, split: tuple[int, int, int], share: bool, *,
-        order: str = "stratified",
-        epochs: int | None = None, cold: bool = False) -> dict[str, Any]:
-    """One run: a daemon, its jobs, a warm-up, and a window of one epoch's length, which begins when the last job does.
-    cold: no warm-up, all epochs to their end, and the trace of everything; batches are small then, so that little is in
-    flight."""
-    setting, last = SETTINGS[name], epochs or (1.75 if phase == "staggered" else 1)
-    daemon = Throttled(args, split, setting.limit if cold else "")
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a daemon and its jobs. cold: no warm-up, all epochs to their end, and the trace of everything; batches
+    are small then, so that little is in flight."""
+
+    name: str  # of the dataset, in SETTINGS
+    data: str  # its folder
+    phase: str
+    split: tuple[int, int, int]  # bytes: encoded, decoded, augmented
+    share: bool
+    order: str = "stratified"
+    epochs: int | None = None  # None: one, or what staggered jobs need
+    cold: bool = False
+
+    def spec(self, pid: int) -> dict[str, Any]:
+        """What the process of the jobs is given; pid is the daemon's."""
+        last = self.epochs or (1.75 if self.phase == "staggered" else 1)
+        jobs = JOBS[self.phase]
+        return {"data": self.data, "jobs": jobs, "phase": self.phase, "share": "augmented" if self.share else "none",
+                "order": self.order, "cold": self.cold, "whole": self.cold, "last": last, "epochs": math.ceil(last),
+                "pid": pid, "crop": SETTINGS[self.name].crop,
+                "batch": [4] * jobs if self.cold else PHASES[self.phase].batches,
+                "prefetch": 1 if self.cold else PREFETCH}
+
+
+def run(args: argparse.Namespace, one: Run) -> dict[str, Any]:
+    """Starts a daemon, its jobs, a warm-up, and measures a window of one epoch's length, which begins when the last job
+    does."""
+    limit = SETTINGS[one.name].limit
+    daemon = Throttled(args, one.split, limit if one.cold else "")
     try:
-        spec = {"data": data, "jobs": JOBS[phase], "phase": phase, "share": "augmented" if share else "none",
-                "order": order, "cold": cold,
-                "whole": cold, "last": last, "epochs": math.ceil(last), "pid": daemon.process.pid, "crop": setting.crop,
-                "batch": [4] * JOBS[phase] if cold else PHASES[phase].batches, "prefetch": 1 if cold else PREFETCH}
+        spec = one.spec(daemon.process.pid)
         env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", LARDER_SOCKET=daemon.socket)
         p = subprocess.Popen([sys.executable, __file__, "--child", json.dumps(spec)], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True, env=env)
@@ -270,8 +291,8 @@ def run(args: argparse.Namespace, name: str, data: str, phase: str, split: tuple
             if p.stdout.readline().strip() != "warm":
                 raise SystemExit("the jobs did not start; the daemon says:\n"
                                  + pathlib.Path(daemon.log.name).read_text())
-            if not cold:
-                daemon.throttle(setting.limit)
+            if not one.cold:
+                daemon.throttle(limit)
             out, _ = p.communicate("go\n", timeout=600)
         finally:
             if p.poll() is None:
@@ -318,15 +339,25 @@ def middle(profiles: list[dict[str, Any]]) -> dict[str, Any]:
     return merge(*profiles)
 
 
-def tune(args: argparse.Namespace, file: str, group: Group, degrees: Degrees, share: bool, model: str,
-         splits: list[tuple[int, int, int]]) -> dict[str, Any]:
-    flags = [x for e, d, a in splits for x in ("--split", f"encoded={e},decoded={d},augmented={a}")]
-    jobs = JOBS[group[1]]
-    if group in degrees:
-        flags += ["--degree", ",".join(str(min(max(x, 1), jobs) if x else 0) for x in degrees[group][: 3 if share
-            else 2])]
-    return larder(args, "tune", "--profile", file, "--budget", str(group[2]), "--jobs", str(jobs), "--model", model,
-                  *flags, *(["--share"] if share else []))
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What larder tune is asked: to choose a split of a group's budget, or to predict the rates of given splits."""
+
+    profile: str  # the file
+    group: Group
+    share: bool
+    model: str = "bottleneck"
+    splits: Sequence[tuple[int, int, int]] = ()  # bytes: encoded, decoded, augmented
+
+
+def tune(args: argparse.Namespace, degrees: Degrees, q: Question) -> dict[str, Any]:
+    flags = [x for e, d, a in q.splits for x in ("--split", f"encoded={e},decoded={d},augmented={a}")]
+    jobs = JOBS[q.group[1]]
+    if q.group in degrees:
+        known = degrees[q.group][: 3 if q.share else 2]
+        flags += ["--degree", ",".join(str(min(max(x, 1), jobs) if x else 0) for x in known)]
+    return larder(args, "tune", "--profile", q.profile, "--budget", str(q.group[2]), "--jobs", str(jobs),
+                  "--model", q.model, *flags, *(["--share"] if q.share else []))
 
 
 def together(args: argparse.Namespace, data: dict[str, str], grid: list[dict[str, Any]]) -> Degrees:
@@ -336,7 +367,7 @@ def together(args: argparse.Namespace, data: dict[str, str], grid: list[dict[str
     out: Degrees = {}
     for g in dict.fromkeys(map(key, grid)):
         if JOBS[g[1]] > 1:
-            r = run(args, g[0], data[g[0]], g[1], (g[2], 0, 0), True)
+            r = run(args, Run(g[0], data[g[0]], g[1], (g[2], 0, 0), True))
             held = min(1, g[2] * 15 / 16 / stored(data[g[0]]))
             out[g] = degrees_of(r, held)
             print(f"  {g}: one read serves {out[g][0]:.2f} jobs, one decode {out[g][1]:.2f}, one augmentation "
@@ -391,7 +422,7 @@ def choose(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[str
     one recipe, and they share whatever the split is."""
     for g in sorted(set(map(key, grid))):
         name, phase, budget = g
-        s = tune(args, files[name], g, degrees, JOBS[phase] > 1, "bottleneck", [])["split"]
+        s = tune(args, degrees, Question(files[name], g, JOBS[phase] > 1))["split"]
         split = (s["encoded_bytes"], s["decoded_bytes"], s["augmented_bytes"])
         grid.append({"dataset": name, "phase": phase, "budget": budget, "percent": "chosen", "split": split,
                      "share": JOBS[phase] > 1})
@@ -405,8 +436,9 @@ def predict(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[st
                 some = [c for c in mine if c["share"] == share]
                 if not some:
                     continue
-                told = tune(args, files[name], g, degrees, share and JOBS[phase] > 1, model, [c["split"] for c in some])
-                for c, x in zip(some, told["candidates"][-len(some):], strict=True):
+                answer = tune(args, degrees, Question(files[name], g, share and JOBS[phase] > 1, model,
+                                                      [c["split"] for c in some]))
+                for c, x in zip(some, answer["candidates"][-len(some):], strict=True):
                     c.setdefault("predicted", {})[model] = {"rate": x["samples_per_second"], "binding": x["binding"],
                                                             "load": x.get("load", {})}
         # And for the cores that each run had: those that others were not on.
@@ -415,9 +447,9 @@ def predict(args: argparse.Namespace, grid: list[dict[str, Any]], files: dict[st
             for r in c["runs"]:
                 had = max(os.cpu_count() - r["foreign"], 0.05)
                 pathlib.Path(files[name] + ".had").write_text(json.dumps(on_cores(whole, had)))
-                told = tune(args, files[name] + ".had", g, degrees, c["share"] and JOBS[phase] > 1, "bottleneck",
-                            [c["split"]])["candidates"][-1]
-                r["cores"], r["predicted"], r["binding"] = had, told["samples_per_second"], told["binding"]
+                asked = Question(files[name] + ".had", g, c["share"] and JOBS[phase] > 1, splits=[c["split"]])
+                best = tune(args, degrees, asked)["candidates"][-1]
+                r["cores"], r["predicted"], r["binding"] = had, best["samples_per_second"], best["binding"]
 
 
 def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) -> dict[str, Any]:
@@ -457,7 +489,7 @@ def sweep(args: argparse.Namespace, data: dict[str, str], work: pathlib.Path) ->
         if repeat and n % len(grid) == 0:
             look()
         c = grid[i]
-        c["runs"].append(run(args, c["dataset"], data[c["dataset"]], c["phase"], c["split"], c["share"]))
+        c["runs"].append(run(args, Run(c["dataset"], data[c["dataset"]], c["phase"], c["split"], c["share"])))
         done = n + 1
         if done % 10 == 0:
             seconds = time.monotonic() - begun
@@ -485,8 +517,7 @@ def reads(args: argparse.Namespace, name: str, data: str) -> list[dict[str, Any]
     out = []
     for order in ("epoch", "stratified", "strict"):
         for _ in range(args.repeats if not args.quick else 1):
-            r = run(args, name, data, "staggered", (budget, 0, 0), False, order=order, epochs=args.read_epochs,
-                    cold=True)
+            r = run(args, Run(name, data, "staggered", (budget, 0, 0), False, order, args.read_epochs, cold=True))
             workers = os.cpu_count() if args.workers == "auto" else int(args.workers)
             # 3 slots of 4 in each of 4 rings; for each worker 2 preparations handed out and as many working copies, at
             # most
