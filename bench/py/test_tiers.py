@@ -24,11 +24,11 @@ def run(rate: float, predicted: float = 100.0, foreign: float = 0.0, cpu: float 
     return {"rate": rate, "predicted": predicted, "foreign": foreign, "daemon_cpu": cpu, "own_cpu": 0.0, "seconds": 1.0}
 
 
-def cell(percent: Any, split: tuple[int, int, int], *runs: dict[str, Any], told: float = 100.0,
+def cell(percent: Any, split: tuple[int, int, int], *runs: dict[str, Any], predicted: float = 100.0,
          phase: str = "alone") -> dict[str, Any]:
     return {"dataset": "drawn", "phase": phase, "budget": 1000, "percent": percent, "split": split,
             "share": split[2] > 0, "runs": list(runs),
-            "predicted": {"bottleneck": {"rate": told}, "seneca": {"rate": 10 * told}}}
+            "predicted": {"bottleneck": {"rate": predicted}, "seneca": {"rate": 10 * predicted}}}
 
 
 def test_simplex_is_complete():
@@ -55,7 +55,7 @@ def test_on_cores_scales_processor_time():
 
 
 def test_errors():
-    c = cell((100, 0, 0), (1000, 0, 0), run(80, 90), run(100, 105), run(125, 100), told=110)
+    c = cell((100, 0, 0), (1000, 0, 0), run(80, 90), run(100, 105), run(125, 100), predicted=110)
     assert tiers_report.measured(c) == 100 and tiers_report.span(c) == (80, 125)
     assert tiers_report.error(c, "bottleneck") == pytest.approx(0.1)
     assert tiers_report.error(c, "seneca") == pytest.approx(10.0)
@@ -75,16 +75,16 @@ def test_chosen_beside_the_best(chosen: tuple[float, float], close: bool):
     assert s["best"] is best and s["close"] is close and s["cells"] == 2 and s["runs"] == 5
 
 
-def test_predictions_are_told_who_works_together(monkeypatch: pytest.MonkeyPatch):
+def test_predictions_know_which_jobs_work_together(monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(tiers, "larder", lambda _args, *command: asked.append(command))
     group = ("drawn", "unlike", 1000)
     for degrees in ({}, {group: [2.5, 0, 0.99]}, {group: [0, 3.1, 1.5]}):
         for share in (False, True):
             tiers.tune(argparse.Namespace(), degrees, tiers.Question("file", group, share, splits=[(1, 2, 3)]))
-    told = [dict(pairwise(c)).get("--degree") for c in asked]
+    degrees_asked = [dict(pairwise(c)).get("--degree") for c in asked]
     # within 1 and the jobs: a run may end in mid-batch
-    assert told == [None, None, "2.5,0", "2.5,0,1", "0,3", "0,3,1.5"]
+    assert degrees_asked == [None, None, "2.5,0", "2.5,0,1", "0,3", "0,3,1.5"]
     assert ["--share" in c for c in asked] == [False, True] * 3
 
 
@@ -168,8 +168,8 @@ def test_the_law_chooses_worse_with_another_part():
 def test_what_trainers_limit_says_nothing_of_waiting():
     c = cell((100, 0, 0), (1000, 0, 0), run(80))
     c["predicted"]["bottleneck"] |= {"rate": 100.0, "binding": "storage", "load": {"storage": 0.8, "cpu": 0.4}}
-    told = waiting.cells("x", {"cells": [c]})
-    assert len(told) == 1 and told[0].work == (0.008, 0.004) and told[0].measured == 80
+    cells = waiting.cells("x", {"cells": [c]})
+    assert len(cells) == 1 and cells[0].work == (0.008, 0.004) and cells[0].measured == 80
     c["predicted"]["bottleneck"]["binding"] = "training"
     assert waiting.cells("x", {"cells": [c]}) == []
 

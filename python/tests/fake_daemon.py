@@ -3,7 +3,7 @@ request.
 
 Dataset ``fake:N`` has N samples; sample i has label i % 10 and key ``class<label>/<i>.jpg``. With an op of fixed size
 images are (3, 8, 10) uint8 (float32 after Normalize), else ragged. ``expected_*`` compute what a client must see. Freed
-slots are overwritten with 0xCC, so that a client that uses memory it gave back shows wrong values; every breach of the
+slots are overwritten with 0xCC, so that a client that uses released memory shows wrong values; every breach of the
 protocol is noted in ``violations``.
 
 As a program it stands in for the binary: ``fake_daemon.py serve --socket PATH --idle-exit 10m``.
@@ -77,8 +77,8 @@ class FakeDaemon:
         self.peers: list[Peer] = []
         self.violations: list[str] = []
         self.releases: list[tuple[int, int, int]] = []  # slot, generation, waited us
-        self.repeated = 0  # releases of what was given back before
-        self.interrupted = False  # told by tests that interrupt
+        self.repeated = 0  # releases of what was released before
+        self.interrupted = False  # set by tests that interrupt
         self.calls: list[str] = []
         self.hellos: list[dict[str, Any]] = []
         self.detached: list[str] = []
@@ -145,7 +145,7 @@ class FakeDaemon:
     def call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
         self.calls.append(method)
         if method == self.refuse_method:
-            raise Refused("INTERNAL", "told to refuse")
+            raise Refused("INTERNAL", "asked to refuse")
         if method == "RegisterJob":
             spec = body["spec"]
             job, created = self.jobs.get(spec["name"]), False

@@ -155,7 +155,7 @@ def test_errors_of_the_daemon_carry_everything(load):
 def test_one_name_two_specs(load):
     first = load(job="same", seed=1)
     load(job="same", seed=1)
-    # nobody uses the job: a state may be loaded that replaces it, and nothing else works
+    # no iterator uses the job: a state may be loaded that replaces it, and nothing else works
     other = load(job="same", seed=2)
     for use in (iter, len, larder.Loader.stats):
         with pytest.raises(larder.InvalidError, match="another spec") as e:

@@ -55,7 +55,7 @@ def test_a_ragged_ring_has_no_board(load, daemon):
 def test_a_ready_batch_costs_no_system_call(load, daemon, monkeypatch):
     loader = load("fake:400", batch_size=4, transform=CROP, return_index=True)
     it = iter(loader)
-    for _ in range(6):  # every slot was given back once
+    for _ in range(6):  # every slot was released once
         check(next(it))
     s = loader._shared.resources.session
     s.flush()
@@ -114,8 +114,8 @@ def test_a_rank_that_was_taken_over_uses_nothing_that_is_posted(load, daemon):
         check(next(it))
     loader._shared.resources.session.flush()
     eventually(lambda: daemon.posts == 10)
-    daemon.gone(loader.job, "STALE", "somebody else has the rank")
-    with pytest.raises(larder.StaleError, match="somebody else"):
+    daemon.gone(loader.job, "STALE", "another client has the rank")
+    with pytest.raises(larder.StaleError, match="another client"):
         next(it)
 
 

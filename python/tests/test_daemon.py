@@ -197,7 +197,7 @@ def _mark(path, uid):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
-def test_the_mark_of_another_user_stops_nobody(tmp_path):
+def test_the_mark_of_another_user_stops_no_client(tmp_path):
     socket, mark = str(tmp_path / "l.sock"), tmp_path / "l.sock.stopped"
     _mark(mark, 0)
     assert _daemon.last_stop(socket).by == "eve"

@@ -50,14 +50,14 @@ def test_every_order_teaches(tmp_path, torch):
         SAMPLES // 4,
     )
     for x in r["runs"]:
-        told = x["validation_accuracy"]
-        assert len(told) == EPOCHS and all(0 <= a <= 1 for a in told)
+        accuracies = x["validation_accuracy"]
+        assert len(accuracies) == EPOCHS and all(0 <= a <= 1 for a in accuracies)
         # Guessing reaches the threshold once in a million epochs at most.
         if x["order"] != accuracy.CONTROL:
-            assert accuracy.last(told) > accuracy.threshold(0.1, SAMPLES // 4) == r["threshold"], (
+            assert accuracy.last(accuracies) > accuracy.threshold(0.1, SAMPLES // 4) == r["threshold"], (
                 x["order"],
                 x["seed"],
-                told,
+                accuracies,
             )
     rows = {x["order"]: x for x in r["orders"]}
     assert list(rows) == orders
@@ -103,8 +103,8 @@ def test_threshold_is_out_of_reach_of_guessing():
 
 
 def test_summary_compares_seed_by_seed():
-    def run(order, seed, *told):
-        return {"order": order, "seed": seed, "validation_accuracy": list(told)}
+    def run(order, seed, *accuracies):
+        return {"order": order, "seed": seed, "validation_accuracy": list(accuracies)}
 
     # Seeds differ much, orders by a constant: only pairs show it.
     runs = [run("independent", s, 0.1, 0.1, 0.1, v) for s, v in enumerate((0.5, 0.6, 0.8))]

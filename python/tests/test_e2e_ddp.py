@@ -137,7 +137,7 @@ def test_what_a_rank_gets(ranks):
         assert all(s[k]["n"] == 5 and s[k]["all"] == N for s in said)
 
 
-def test_a_rank_alone_is_told_and_goes_on(ranks):
+def test_a_rank_alone_is_warned_and_continues(ranks):
     code = BEGIN.replace("shuffle=True,", "shuffle=True, return_index=True, timeout=2 if rank == 0 else 60,") + (
         "got = []\n"
         "if rank == 0:\n"

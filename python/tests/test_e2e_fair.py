@@ -1,4 +1,4 @@
-"""bench/py/fair.py trains on the real daemon: no sample is early or late for ever, and that costs no decodes."""
+"""bench/py/fair.py trains on the real daemon: no sample stays early or late, and that costs no decodes."""
 
 from __future__ import annotations
 

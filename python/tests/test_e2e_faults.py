@@ -126,7 +126,7 @@ def test_bad_samples_skip(damaged, real):
     assert all(a.delivered + a.quarantined == a.subset == 12 for a in job.epochs if a.state == "complete")
 
 
-def test_bad_samples_raise_once_and_go_on(damaged, real):
+def test_bad_samples_raise_once_and_the_epoch_continues(damaged, real):
     folder, files, bad = damaged
     loader = real(f"imagefolder:{folder}", batch_size=4, shuffle=True, return_index=True)
     it, got, met = iter(loader), [], {}
@@ -141,7 +141,7 @@ def test_bad_samples_raise_once_and_go_on(damaged, real):
         except StopIteration:
             break
     assert sorted(got) == sorted(set(range(12)) - bad) and set(met) == bad
-    # Where the damage is: the end of a file that is cut, the beginning of what is no image; not where nobody knows.
+    # Where the damage is: the end of a file that is cut, the beginning of what is no image; nowhere if it is not known.
     assert (met[1].offset, met[3].offset, met[4].offset) == (files[1].stat().st_size, 0, 0)
     assert met[9].offset is None and met[10].offset is None, "they are too large"
 
@@ -183,7 +183,7 @@ def test_two_jobs_with_one_name(small, real):
     one = real(f"imagefolder:{small}", batch_size=4, job="same", return_index=True)
     with pytest.raises(
         larder.InvalidError
-    ) as e:  # the constructor leaves room for load_state_dict while nobody uses the job
+    ) as e:  # the constructor leaves room for load_state_dict while no iterator uses the job
         iter(real(f"imagefolder:{small}", batch_size=5, job="same"))
     assert e.value.reason == "ALREADY_EXISTS" and "same" in str(e.value)
     two = real(f"imagefolder:{small}", batch_size=4, job="same")
@@ -218,7 +218,7 @@ def test_a_client_killed_with_batches_in_hand(small, server, clients, real):
     assert sorted(ids_of(loader)) == list(range(72))
 
 
-def test_a_client_that_never_reads_holds_nobody_up(small, server, clients, real):
+def test_a_client_that_never_reads_delays_no_other_client(small, server, clients, real):
     idle = real(f"imagefolder:{small}", batch_size=4, shuffle=True, job="idle")
     iter(idle)  # its ring fills and stays full
     stopped = clients(
@@ -237,7 +237,7 @@ def test_a_client_that_never_reads_holds_nobody_up(small, server, clients, real)
     stopped.until("batch")
 
 
-def test_a_silent_or_rude_connection_harms_nobody(small, server, real):
+def test_a_silent_or_rude_connection_harms_no_other_client(small, server, real):
     rude = []
     for hello in (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x01\x00\xff\xff\xff\xff" + bytes(8), bytes(64)):
         s = socket.socket(socket.AF_UNIX)

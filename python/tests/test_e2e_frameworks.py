@@ -243,7 +243,7 @@ def test_lengths_by_rank(lives, loads, folder, even):
         assert a.step + sum(1 for _ in it) == len(a)
 
 
-def test_an_epoch_that_goes_on_through_a_restart_keeps_its_length(lives, loads, folder):
+def test_an_epoch_that_continues_through_a_restart_keeps_its_length(lives, loads, folder):
     x = lives()
     a = loads(x, f"imagefolder:{folder}", job="a", batch_size=5)
     it = iter(a)

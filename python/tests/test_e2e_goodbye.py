@@ -1,5 +1,5 @@
-"""Loaders whose connection had ended are closed or forgotten, and their process lives on: the real daemon hears that
-nobody comes back.
+"""Loaders whose connection had ended are closed or forgotten, and their process lives on: the real daemon learns that
+the client will not come back.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_in_the_midst_of_an_epoch(lives, folder):
     assert states(lives).get("cut", "done") == "done"
 
 
-def test_a_goodbye_that_nobody_heard_is_said_to_the_next_daemon(lives, folder):
+def test_a_goodbye_that_no_daemon_received_goes_to_the_next_daemon(lives, folder):
     other, loader = load(lives, folder, "other"), load(lives, folder, "left")
     for x in (other, loader):
         next(iter(x))

@@ -66,19 +66,19 @@ def heard(**kw):
     return [str(w.message) for w in caught if w.category is larder.DatasetWarning]
 
 
-def test_what_is_no_sample_is_told_once(real, folder, monkeypatch):
+def test_files_that_are_no_samples_are_reported_once(real, folder, monkeypatch):
     monkeypatch.setattr(_registration, "_warned", set())
     (folder / "tiff" / "photo.HEIC").write_bytes(b"x")
     (folder / "tiff" / "list.txt").write_bytes(b"x")
     (folder / "film.mp4").write_bytes(b"x")
     asked = {"real": real, "uri": f"imagefolder:{folder}", "batch_size": 4}
-    told = heard(**asked, job="first")
-    assert len(told) == 1
-    assert "2 files are no samples: 1 .heic, 1 .mp4" in told[0]
-    assert str(folder) in told[0]
+    warnings_of_first = heard(**asked, job="first")
+    assert len(warnings_of_first) == 1
+    assert "2 files are no samples: 1 .heic, 1 .mp4" in warnings_of_first[0]
+    assert str(folder) in warnings_of_first[0]
     assert heard(**asked, job="second") == [], "this process knows"
     monkeypatch.setattr(_registration, "_warned", set())
-    assert heard(**asked, job="third", rank=1, world_size=2) == [], "rank 0 tells"
+    assert heard(**asked, job="third", rank=1, world_size=2) == [], "rank 0 warns"
 
 
 def test_classes_without_images(real, server, folder):

@@ -60,7 +60,7 @@ def test_set_subset_takes_effect_with_the_next_epoch(real, server, small):
     got += [i for *_, index in it for i in index.tolist()]
     assert sorted(got) == list(range(18))
     assert ids_of(loader) == list(range(54, 72))
-    # Its successor is prepared already, and nobody has seen it: it is made anew.
+    # Its successor is prepared already, and no client has seen it: it is prepared again.
     assert loader.set_subset(None) == 3
     assert (len(loader), loader.num_samples) == (36, 72)
     assert ids_of(loader) == list(range(72))
@@ -91,7 +91,7 @@ def test_a_job_with_another_subset_is_still_the_same_job(real, small):
     assert ids_of(first) == list(range(27))
     again = real(f"imagefolder:{small}", **args)  # another process of the job, with the arguments of its script
     assert again.num_samples == 27
-    running = iter(first)  # else it would give way: nobody iterates it
+    running = iter(first)  # else it would give way: it is not being iterated
     next(running)
     with pytest.raises(larder.InvalidError, match="subset is label < 4 there and label < 5 here"):
         real(f"imagefolder:{small}", **{**args, "subset": "label < 5"})
@@ -184,7 +184,7 @@ def test_removed_files_are_drawn_no_more(real, server, folder, order):
     assert set(range(17)) <= set(got + rest)
     epoch = accounts(server, name)[0]
     assert epoch[1] + epoch[2] == 24 and epoch[2] == 7 - sum(i > 16 for i in got + rest) and epoch[-1] == "complete"
-    assert 1 <= epoch[3] == epoch[2] - len(loader.quarantined), "what was removed is nobody's error"
+    assert 1 <= epoch[3] == epoch[2] - len(loader.quarantined), "what was removed is not an error"
     assert ids_of(loader) == list(range(17))
     assert "removed from the dataset" in server.cli("jobs", "describe", name).stdout
 
@@ -236,8 +236,8 @@ def test_a_paused_job_waits_and_says_so(real, server, small, monkeypatch):
         got += [i for *_, index in it for i in index.tolist()]
     assert sorted(got) == list(range(72))
     eventually(lambda: accounts(server, "pausing")[0][-1] == "complete")
-    out = server.cli("jobs", "pause", "nobody", check=False)
-    assert out.returncode == 3 and "nobody" in out.stderr
+    out = server.cli("jobs", "pause", "absent", check=False)
+    assert out.returncode == 3 and "absent" in out.stderr
 
 
 # ---- promises and bad input
@@ -262,7 +262,7 @@ def test_a_job_knows_its_promise(real, server, small):
     assert "order of the dataset" in real(f"imagefolder:{small}", batch_size=8, job="promise-none").promise
 
 
-def test_too_many_tiles_are_bounded_and_told(real, server, small):
+def test_too_many_tiles_are_bounded_and_reported(real, server, small):
     loader = real(
         f"imagefolder:{small}", batch_size=8, shuffle=True, order="stratified(200)", job="tiles", return_index=True
     )

@@ -65,7 +65,7 @@ def test_what_is_printed_is_short(real, small):
     assert "job 'printed': live" in repr(stats) and "18 batches here" in repr(stats) and len(repr(stats)) < 300
 
 
-def test_an_epoch_that_nobody_began_is_not_shown(real, server, small):
+def test_an_epoch_that_did_not_begin_is_not_shown(real, server, small):
     loader = real(f"imagefolder:{small}", batch_size=4, job="two epochs")
     for _ in range(2):
         for _ in loader:

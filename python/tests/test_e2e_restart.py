@@ -89,7 +89,7 @@ class Training:
                 self.changed.notify()
 
     def wait(self, batches):
-        """Waits until so many batches came; False when nobody trains any more."""
+        """Waits until so many batches came; False when no process trains any more."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.count >= batches or self.failed or not self.running, PATIENCE)
         return self.running and not self.failed
@@ -192,14 +192,14 @@ def test_killed_between_epochs_and_before_the_first(politely, folder, lives, loa
     got = next(it)[-1].tolist()
     assert len(loader) == 9
     d.restart(politely)
-    assert loader.stats().job.name == "between", "anything may be asked before the epoch goes on"
+    assert loader.stats().job.name == "between", "anything may be asked before the epoch continues"
     assert len(loader) == 9
     got += [i for *_, x in it for i in x.tolist()]
     assert sorted(got) == list(range(36))
     assert loader.epoch == 3
 
 
-def test_ranks_go_on(folder, lives, loads):
+def test_ranks_continue(folder, lives, loads):
     d = lives()
     uri = f"imagefolder:{folder}"
     ranks = [loads(d, uri, job="ranks", rank=r, world_size=2, order=None) for r in range(2)]
@@ -220,7 +220,7 @@ def test_ranks_go_on(folder, lives, loads):
         assert sorted(got) == list(range(108)), epoch
 
 
-def test_waits_as_long_as_it_was_told(folder, lives, loads):
+def test_waits_as_long_as_configured(folder, lives, loads):
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="patient")
     it = iter(loader)
@@ -332,7 +332,7 @@ def iter_in_thread(loader):
     return concurrent.futures.ThreadPoolExecutor(1).submit(iter, loader)
 
 
-def test_nobody_else_takes_a_rank_whose_connection_is_open(folder, lives, loads):
+def test_no_other_client_takes_a_rank_whose_connection_is_open(folder, lives, loads):
     """Also not another Loader of the same process, also when it knows the incarnation."""
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="mine")
@@ -346,7 +346,7 @@ def test_nobody_else_takes_a_rank_whose_connection_is_open(folder, lives, loads)
 
 
 def test_no_descriptors_left(folder, lives, loads):
-    """While a process has no descriptor free, next() waits for one and says so; then it goes on with the next batch."""
+    """While a process has no descriptor free, next() waits for one and says so; then comes the next batch."""
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="fds", timeout=0.5)
     it = iter(loader)
@@ -376,8 +376,8 @@ def test_no_descriptors_left(folder, lives, loads):
 # interrupted as it was made: its end closes it
 @pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
-def test_interrupts_while_it_goes_on(folder, lives, loads):
-    """Ctrl-C at any moment of going on, after a death or a cut: the epoch goes on, nothing is lost or mixed up."""
+def test_interrupts_while_it_continues(folder, lives, loads):
+    """Ctrl-C at any moment of continuing after a death or a cut: the epoch continues, nothing is lost or mixed up."""
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="interrupted", prefetch=1)
     rng = random.Random(int(os.environ.get("LARDER_SEEDS", "1").split()[0]))
@@ -428,7 +428,7 @@ def test_interrupts_while_it_goes_on(folder, lives, loads):
     assert interrupts and whole > 0
 
 
-def test_does_not_wait_when_told_so(folder, lives, loads):
+def test_does_not_wait_when_so_configured(folder, lives, loads):
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="hasty", on_daemon_loss="raise")
     it = iter(loader)
@@ -475,7 +475,7 @@ def test_a_daemon_without_its_state(other, folder, lives, loads):
     held = next(it)
     was = record(held)
     d.restart()
-    if other:  # somebody else was there first
+    if other:  # another client was there first
         second = loads(d, f"imagefolder:{folder}", job="forgotten")
         next(iter(second))
         second.close()
@@ -539,14 +539,14 @@ def test_a_job_whose_client_died_while_no_daemon_ran_ends(folder, lives, loads, 
     eventually(lambda: "gone" not in jobs_of(d), PATIENCE)
 
 
-def test_bad_samples_are_told_once(folder, lives, loads, tmp_path):
+def test_bad_samples_are_reported_once(folder, lives, loads, tmp_path):
     bad = draw(tmp_path / "bad", 2, 10)
     for n in (2, 3, 11):
         p = sorted(bad.glob("*/*"))[n]
         p.write_bytes(p.read_bytes()[:40])
     d = lives()
     loader = loads(d, f"imagefolder:{bad}", job="bad", batch_size=2, shuffle=False)
-    got, told = [], []
+    got, reported = [], []
     it = iter(loader)
     while True:
         try:
@@ -555,7 +555,7 @@ def test_bad_samples_are_told_once(folder, lives, loads, tmp_path):
                 break
             got += batch[-1].tolist()
         except larder.SampleError as e:
-            told += [q.id for q in e.samples]
+            reported += [q.id for q in e.samples]
             d.restart()
-    assert told == [2, 3, 11] and got == [i for i in range(20) if i not in told]
-    assert [q.id for q in loader.quarantined] == told
+    assert reported == [2, 3, 11] and got == [i for i in range(20) if i not in reported]
+    assert [q.id for q in loader.quarantined] == reported

@@ -41,7 +41,7 @@ def rest(loader):
 
 @pytest.mark.parametrize("order", ["stratified", "strict", "epoch", "fixed", None])
 @pytest.mark.parametrize("portable", [False, True])
-def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable):
+def test_continues_within_an_epoch(lives, loads, folder, order, portable):
     """A chain of seven loaders of other batch sizes in one epoch, each a job of its own or the same name again."""
     x = lives()
     uri = f"imagefolder:{folder}"
@@ -62,7 +62,7 @@ def test_goes_on_in_the_midst_of_an_epoch(lives, loads, folder, order, portable)
         b = loads(x, uri, job=f"b{k}", batch_size=size, **how)
         b.load_state_dict(state)
         assert b.state_dict() == state and b.epoch == 2
-        # The whole epoch, as frameworks count it: their number of the batch goes on through the chain, whatever the
+        # The whole epoch, as frameworks count it: their number of the batch continues through the chain, whatever the
         # sizes of batches were.
         length = max(-(-N // size), steps + -(-(N - len(got)) // size))
         assert (b.step, len(b), b.num_samples) == (steps, length, N)
@@ -277,7 +277,7 @@ def test_states_that_cannot_be(lives, loads, folder, tmp_path):
         b.load_state_dict("x")
     with pytest.raises(larder.InvalidError, match="none of larder"):
         b.load_state_dict({"x": object()})
-    assert len(rest(b)) == 60  # it goes on as if nothing had been tried
+    assert len(rest(b)) == 60  # it continues as if nothing had been tried
     held = loads(x, uri, job="a", batch_size=5)
     with pytest.raises(larder.RankHeldError, match="live client"):
         held.load_state_dict(state)
@@ -285,7 +285,7 @@ def test_states_that_cannot_be(lives, loads, folder, tmp_path):
 
 
 def test_through_a_restart_of_the_daemon(lives, loads, folder):
-    """The daemon dies before the state is loaded, between load and iter, and in what is left; the job goes on."""
+    """The daemon dies before the state is loaded, between load and iter, and in what is left; the job continues."""
     x = lives()
     uri = f"imagefolder:{folder}"
     a = loads(x, uri, job="a", batch_size=5)

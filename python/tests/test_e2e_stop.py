@@ -1,5 +1,5 @@
-"""`larder stop` means it: clients are told who stopped the daemon, none of them starts another one, and what comes
-later goes on.
+"""`larder stop` means it: clients learn who stopped the daemon, none of them starts another one, and what comes
+later continues.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def test_a_script_in_mid_epoch_ends_and_no_daemon_comes_back(place):
     assert "not running" in place.larder("status", code=3).stdout
     assert not os.path.exists(place.socket) and not os.path.exists(place.socket + ".lock")
 
-    # The script is run again: it starts a daemon as ever, and goes on with what its checkpoint had not been given.
+    # The script is run again: it starts a daemon as usual, and continues with what its checkpoint had not been given.
     again = place.train()
     out, err = again.communicate("\n" * 100, timeout=PATIENCE)
     assert again.returncode == 0, err
@@ -190,7 +190,7 @@ def test_between_two_next_calls_and_going_on(place):
         with loader(place, job="b") as b:  # made after the stop: it starts a daemon, as ever
             assert len(rest(b)) == 40
             assert place.pid() != first
-            ids += rest(it)  # and the old one goes on with the very next batch
+            ids += rest(it)  # and the old one continues with the very next batch
         assert sorted(ids) == list(range(40))
         assert not os.path.exists(place.socket + ".stopped")
 

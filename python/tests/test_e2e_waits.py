@@ -155,7 +155,7 @@ def test_an_absent_rank_is_named(real, server, small):
     assert "waits for  rank 1, which has not come" in server.cli("jobs", "describe", "pair").stdout
     assert "Now it waits for rank 1" in server.cli("explain", "pair").stdout
     second = real(f"imagefolder:{small}", rank=1, **kw)
-    other = iter(second)  # it comes, takes one batch and goes on with something else, as in a validation
+    other = iter(second)  # it comes, takes one batch and continues with something else, as in a validation
     next(other)
     eventually(lambda: "cause" in wait_of(server, "pair"))
     for _ in it:
@@ -181,7 +181,7 @@ def test_a_pause_is_named(real, server, small):
     assert wait_of(server, "halted")["cause"] != "pause"
 
 
-def test_the_rate_of_a_job_is_told(real, server, small):
+def test_the_rate_of_a_job_is_reported(real, server, small):
     loader = real(f"imagefolder:{small}", batch_size=8, transform=CROP, job="rated")
     n = sum(len(images) for images, _ in loader)
     per_second = loader.stats().job.samples_per_second

@@ -1,4 +1,4 @@
-"""Variables that begin with LARDER_ and mean nothing are told, once, with the name that was meant."""
+"""Variables that begin with LARDER_ and mean nothing cause one warning, with the name that was meant."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from larder import _environ
         ("LARDER_QUITE_SOMETHING_ELSE", "config show --origin"),
     ],
 )
-def test_unknown_names_are_told_once(name, want, monkeypatch):
+def test_unknown_names_warn_once(name, want, monkeypatch):
     for n in [n for n in os.environ if n.startswith("LARDER_")]:
         monkeypatch.delenv(n)
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(_environ, "_warned", False)
-    with pytest.warns(larder.UnknownVariableWarning, match=f"{name} means nothing to larder; .*{want}") as told:
+    with pytest.warns(larder.UnknownVariableWarning, match=f"{name} means nothing to larder; .*{want}") as warned:
         _environ.warn_once()
-    assert len(told) == 1
+    assert len(warned) == 1
     _environ.warn_once()
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_known_names_are_not(monkeypatch):
@@ -52,7 +52,7 @@ def test_known_names_are_not(monkeypatch):
     assert [k for k in known if k.startswith("LARDER_LOG__")] and "LARDER_AUDIT_LOG" in known
 
 
-def test_a_script_is_told_where_it_makes_its_loader(tmp_path):
+def test_the_warning_names_the_line_that_makes_the_loader(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import larder\ntry:\n    larder.Loader('imagefolder:/x', batch_size=1)\n"
@@ -60,7 +60,7 @@ def test_a_script_is_told_where_it_makes_its_loader(tmp_path):
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
     env |= {
-        "LARDER_SOCKET": str(tmp_path / "nobody.sock"),
+        "LARDER_SOCKET": str(tmp_path / "unserved.sock"),
         "LARDER_TIERS_TOTAL": "1GiB",
         "PYTHONPATH": str(HERE.parent),
     }

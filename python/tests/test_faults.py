@@ -20,7 +20,7 @@ def ids_of(loader):
     return [int(i) for *_, index in loader for i in index]
 
 
-def test_on_error_raise_then_goes_on(load, daemon):
+def test_on_error_raise_then_continues(load, daemon):
     daemon.bad = {3, 5, 42}
     loader = load(return_index=True)
     it = iter(loader)
@@ -77,7 +77,7 @@ def test_a_batch_without_rows_is_not_yielded(load, daemon):
 # ---- the daemon misbehaves or dies
 
 
-def test_daemon_death_is_told_at_once(load, daemon):
+def test_daemon_death_is_reported_at_once(load, daemon):
     loader = load(timeout=60, transform=CROP, on_daemon_loss="raise")
     it = iter(loader)
     images, _ = next(it)
@@ -119,7 +119,7 @@ def test_deadline_says_what_was_waited_for(load, daemon):
         next(it)
     assert isinstance(e.value, TimeoutError) and "larder jobs describe slow" in str(e.value)
     daemon.resume()
-    assert sum(len(x) for *_, x in it) == 100  # the iterator goes on
+    assert sum(len(x) for *_, x in it) == 100  # the iterator continues
 
 
 def test_mute_daemon(tmp_path):

@@ -198,7 +198,7 @@ def test_stats_are_typed(load):
         s.version = "x"
 
 
-def test_waited_time_is_told(load, daemon):
+def test_waited_time_is_reported(load, daemon):
     daemon.hold = True
     loader = load(transform=CROP)
     it = iter(loader)
@@ -211,18 +211,18 @@ def test_waited_time_is_told(load, daemon):
     assert loader.stats().client.wait_seconds >= 0.1
 
 
-def test_a_full_disk_is_told_once(load, daemon, monkeypatch):
+def test_a_full_disk_is_reported_once(load, daemon, monkeypatch):
     monkeypatch.setattr(_waits, "_LOOK", 0.02)
     daemon.hold = True
     daemon.wait = {"cause": "disk", "text": "room on a disk: /state is full"}
     loader = load(timeout=0.3)
     it = iter(loader)
     with (
-        pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as told,
+        pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as warned,
         pytest.raises(larder.DeadlineError) as e,
     ):
         next(it)
-    assert len(told) == 1 and e.value.cause == "disk"
+    assert len(warned) == 1 and e.value.cause == "disk"
     assert "it waits for room on a disk: /state is full" in str(e.value)
     assert "larder continues by itself" in str(e.value)
     threading.Timer(0.2, daemon.resume).start()
@@ -247,7 +247,7 @@ def test_a_wait_that_was_given_up_ends_with_the_next_batch(load, daemon):
     def since() -> int:
         return struct.unpack_from("<Q", board.page, board.at + 72)[0]
 
-    assert since() > 0, "the daemon goes on to count it"
+    assert since() > 0, "the daemon continues to count it"
     daemon.resume()
     eventually(lambda: board.post() is not None)
     next(it)
@@ -280,7 +280,7 @@ def test_a_job_that_was_never_used_leaves_no_trace(load, daemon):
     assert "used" in daemon.jobs and daemon.calls.count("KillJob") == 1
     mine, yours = load(job="both"), load(job="both")
     next(iter(yours))
-    mine.close()  # made it, but somebody uses it
+    mine.close()  # made it, but another loader uses it
     assert "both" in daemon.jobs and sum(1 for _ in yours) == 13
 
 

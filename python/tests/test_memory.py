@@ -1,4 +1,4 @@
-"""The life of a batch's memory: a slot is given back when its last array or tensor is gone, never before, never
+"""The life of a batch's memory: a slot is released when its last array or tensor is gone, never before, never
 twice.
 """
 
@@ -331,9 +331,9 @@ def test_arrays_outlive_a_reconnection(load, daemon):
     for p in daemon.attached():
         p.drop()
     eventually(lambda: not daemon.attached())
-    assert sum(len(x) for *_, x in loader) == 40  # the lost connection is noticed at iter() and made anew
+    assert sum(len(x) for *_, x in loader) == 40  # the lost connection is noticed at iter() and replaced
     np.testing.assert_array_equal(first[0][2], expected_fixed(2))
-    del first  # belongs to a session that is gone: nothing to give back
+    del first  # belongs to a session that is gone: nothing to release
     loader.stats()
     assert daemon.violations == []
 

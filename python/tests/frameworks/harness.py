@@ -1,4 +1,4 @@
-"""Runs a training script again and again, as whoever restarts it after a crash does, and counts what it was trained
+"""Runs a training script again and again, as a user restarts it after a crash, and counts what it was trained
 on.
 """
 
@@ -76,13 +76,13 @@ class Training:
         for s in self.counted:
             by_epoch.setdefault(s["epoch"], []).extend(s["ids"])
             sizes[s["epoch"]] += 1
-        told = f"batches by epoch {dict(sizes)}"
-        assert sorted(by_epoch) == list(epochs), told
+        sizes_text = f"batches by epoch {dict(sizes)}"
+        assert sorted(by_epoch) == list(epochs), sizes_text
         for epoch, ids in by_epoch.items():
             twice = [i for i, n in Counter(ids).items() if n > 1]
             lost = len(set(range(samples)) - set(ids))
             assert not twice and len(ids) == samples, (
-                f"epoch {epoch}: {lost} of {samples} lost, {len(twice)} twice; {told}"
+                f"epoch {epoch}: {lost} of {samples} lost, {len(twice)} twice; {sizes_text}"
             )
         if batches is not None:
-            assert all(n == batches for n in sizes.values()), told
+            assert all(n == batches for n in sizes.values()), sizes_text
