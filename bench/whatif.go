@@ -72,8 +72,8 @@ func FromTrace(t *trace.Trace, fallback LiveMachine) (w *coresim.World, limits [
 	if w.Cores == 0 {
 		w.Cores = w.Workers
 	}
-	say("Orders are drawn anew from the seed: figures are those of such a run, not of the very picks that were " +
-		"recorded; two seeds differ by chance.")
+	say("Orders are drawn again from the seed: figures are those of such a run, not of the recorded picks; " +
+		"two seeds differ by chance.")
 	say("Every batch of a job takes its mean step time, and a change of speed changes nothing else about it; jobs " +
 		"start when they started.")
 	return w, limits, nil

@@ -55,7 +55,7 @@ func TestFromTrace(t *testing.T) {
 	}
 	all := strings.Join(limits, "\n")
 	for _, s := range []string{"7 picks and moves are missing", "3 of 200 samples were never seen",
-		"Job b was recorded in part", "no costs of decoding", "drawn anew"} {
+		"Job b was recorded in part", "no costs of decoding", "drawn again"} {
 		if !strings.Contains(all, s) {
 			t.Errorf("the limits do not say %q: %s", s, all)
 		}

@@ -78,14 +78,14 @@ var policies = []policy{
 	{name: "refcount", make: func(r *xrand.Rand, _ Given) Evictor { return newRefcount(r) }},
 	{name: "minio",
 		breaks: "epoch, stratified over a training: beside jobs that share, " +
-			"the samples that stay first stay for ever, and come earlier",
+			"the samples that stay first are never evicted, and come earlier",
 		make: func(r *xrand.Rand, _ Given) Evictor { return &minio{newBag("minio", r)} }},
 	{name: "minio-preselect", sees: "ids, to keep those of the smallest hashes",
 		breaks: "epoch, stratified: a hash of the id says which samples stay, the same in all epochs and runs of a seed, " +
 			"and what stays comes earlier",
 		make: func(r *xrand.Rand, _ Given) Evictor { return newPreselect(r) }},
 	{name: "minio-partitioned", sees: "ids, to tell which machine keeps a sample",
-		breaks: "epoch, stratified: with several machines a hash of the id says which samples stay, for ever, " +
+		breaks: "epoch, stratified: with several machines a hash of the id says which samples stay in all epochs, " +
 			"and what stays comes earlier",
 		make: func(r *xrand.Rand, g Given) Evictor { return newPartitioned(r, g.Node, max(1, g.Nodes)) }},
 	{name: "lru", make: func(*xrand.Rand, Given) Evictor { return newQueue("lru", true /* hits move to the end */) }},

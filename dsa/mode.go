@@ -77,7 +77,7 @@ func (s *Sampler) Promise(id ident.JobID) string {
 		return ""
 	}
 	const once = "each epoch delivers every sample of the subset exactly once"
-	const long = "over a training no sample is early or late for ever"
+	const long = "over a training no sample stays early or late"
 	const far = long + ", and epochs five or more apart have no correlation"
 	switch j.mode {
 	case Sequential:

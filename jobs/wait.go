@@ -140,7 +140,7 @@ func WaitOf(f Facts, m Machine) Wait {
 	case f.Client != Present:
 		return say(Client, "%s", f.noClient())
 	case f.Course == CoursePaused:
-		return say(Pause, "somebody who unpauses it: it is paused (larder jobs unpause %s)", f.Name)
+		return say(Pause, "a user to unpause it: it is paused (larder jobs unpause %s)", f.Name)
 	case m.Full != "":
 		return say(FullDisk, "room on a disk: %s", m.Full)
 	case f.Held >= 2 && f.Waiting == 0: // it works on one of them

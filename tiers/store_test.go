@@ -279,7 +279,7 @@ func TestStoreAgainstMap(t *testing.T) {
 
 // Changed bytes are found, counted and never lent again. One read in VerifyEvery is verified, and in the end every
 // sample's, also of a job that reads the same order each epoch and whose epochs are multiples of VerifyEvery: every
-// 64th read of it would be of the same ten samples for ever. Bytes that come from elsewhere are published with the
+// 64th read of it would be of the same ten samples always. Bytes that come from elsewhere are published with the
 // checksum they had there, or not at all. Somebody flips bits in the slabs of a store that is in use, behind its back,
 // and notes which entry got the one and only flip. With every read verified no reader ever sees one; each flip is found
 // once, and counted. A view outlives Free, a new entry of the same key, and Close.

@@ -120,7 +120,7 @@ func TestMeanPositionsTellBias(t *testing.T) {
 	still := slices.Repeat([][]uint32{even[0]}, 30) // the same order in every epoch
 	f := play(New(samples(n)), d, 16, still...).Jobs[0].MeanPositions
 	if math.Abs(f.Ratio()-math.Sqrt(30)) > 1e-5 || len(f.Lags) != 4 || math.Abs(f.Lags[3].Correlation-1) > 1e-5 {
-		t.Errorf("one order for ever: %+v, %.4f of chance", f, f.Ratio())
+		t.Errorf("one order in all epochs: %+v, %.4f of chance", f, f.Ratio())
 	}
 }
 

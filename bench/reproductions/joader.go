@@ -46,7 +46,7 @@ func half(speed float64) string {
 }
 
 func otherParts(string, int) string {
-	return "the parts are drawn anew, and how far one order parts four jobs depends on them"
+	return "the parts are drawn independently, and how far one order separates four jobs depends on them"
 }
 
 // The cases of Joader's appendix as far as they are described, and those around them.
@@ -89,7 +89,7 @@ var joaderTables = Reproduction{
 	Source: joaderPaper + ", appendix: \"DSA can always get the minimum misses\"; the figures beside ours are of an " +
 		"independent simulation of the same cases, for the paper prints none",
 	Method: "`larder bench sampler` on unit-size samples, one at a time, two runs; loads by cache size in samples. 4 % " +
-		"apart are the same here: the parts are drawn anew. " +
+		"apart count as the same here: the parts are drawn independently. " +
 		"In B it matters on which steps slow jobs draw: as there, half a draw after they could; the last row has them " +
 		"draw as soon as they can. There are no cases D and E.",
 	run: func() ([]Row, error) {

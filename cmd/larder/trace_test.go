@@ -234,7 +234,7 @@ func TestRecordTrace(t *testing.T) {
 	if e := float64(sim.Counts.SourceReads)/float64(tr.World.Counted.Reads) - 1; math.Abs(e) > .15 {
 		t.Errorf("%d reads simulated, the daemon had %d", sim.Counts.SourceReads, tr.World.Counted.Reads)
 	}
-	if !slices.ContainsFunc(limits, func(s string) bool { return strings.Contains(s, "drawn anew") }) {
+	if !slices.ContainsFunc(limits, func(s string) bool { return strings.Contains(s, "drawn again") }) {
 		t.Errorf("it does not say what it assumes: %q", limits)
 	}
 	rep, err := policysim.Run(tr, policysim.Config{Policies: []string{"lru", "minio"}, Caches: []int64{bytes / 4},

@@ -114,7 +114,7 @@ func (c *Config) validateTCP(bad func(key, hint, format string, args ...any)) {
 	if g.TokenFile == "" && g.TLSClientCA == "" {
 		bad("grpc.token_file", "write a token with: (umask 077; openssl rand -hex 32 > FILE), and name the file with "+
 			"--token-file or grpc.token_file; or set grpc.tls_client_ca",
-			"grpc.listen %s would let in whoever reaches it, every user of this machine at least", g.Listen)
+			"grpc.listen %s would admit every caller that can reach it, at least every user of this machine", g.Listen)
 	}
 }
 

@@ -125,7 +125,7 @@ func (lc *lifecycle) reconnect(s *stream, r int, epoch uint32, step int) error {
 	j, k, q := s.job, &s.job.Ranks[r], &s.ranks[r]
 	was := q.kept
 	stale := func(format string, args ...any) error {
-		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch again, from a checkpoint",
 			"continue with step %d of epoch %d of job %s, "+format,
 			append([]any{step, epoch, j.Spec.Name}, args...)...)
 	}

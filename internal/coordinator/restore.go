@@ -252,10 +252,10 @@ func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error 
 	}
 	switch {
 	case !known:
-		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew",
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch again",
 			"continue with step %d of epoch %d of job %s, which cannot be continued", step, epoch, j.Spec.Name)
 	case step > had:
-		return errs.New(errs.Stale, j.Spec.Name, "start the epoch anew, from a checkpoint",
+		return errs.New(errs.Stale, j.Spec.Name, "start the epoch again, from a checkpoint",
 			"continue with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r,
 			had)
 	}

@@ -39,7 +39,7 @@ func NewStopMark(by string, pid int) StopMark {
 		return -1
 	}, by)
 	if by == "" {
-		by = "somebody"
+		by = "an unnamed user"
 	}
 	if len(by) > 200 {
 		by = strings.ToValidUTF8(by[:200], "")

@@ -70,11 +70,11 @@ func TestStopMark(t *testing.T) {
 	if err := l.Mark(two); err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := ReadStopMark(path); !ok || got.ID == one.ID || got.By != "somebody" {
+	if got, ok := ReadStopMark(path); !ok || got.ID == one.ID || got.By != "an unnamed user" {
 		t.Errorf("the next mark is %+v, %v", got, ok)
 	}
-	if f := two.Fault(path); f.Reason != errs.Stopped || !strings.Contains(f.Message, "was stopped by somebody at ") ||
-		!strings.Contains(f.Hint, "larder serve") {
+	if f := two.Fault(path); f.Reason != errs.Stopped ||
+		!strings.Contains(f.Message, "was stopped by an unnamed user at ") || !strings.Contains(f.Hint, "larder serve") {
 		t.Errorf("clients hear %v", f)
 	}
 	if err := l.Close(); err != nil {
