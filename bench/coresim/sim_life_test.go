@@ -86,6 +86,25 @@ func TestQuarantineKeepsProportions(t *testing.T) {
 	}
 }
 
+// disjoint checks that no sample is in two parts of an epoch and that all ids are below n. It returns the sum of samples.
+func disjoint(t *testing.T, parts []*Received, n int) (total int) {
+	t.Helper()
+	seen := map[ident.ObjectID]int{}
+	for _, e := range parts {
+		total += len(e.IDs)
+		for _, x := range e.IDs {
+			if other, twice := seen[x]; twice {
+				t.Errorf("epoch %d: ranks %d and %d both got %d", e.Epoch, other, e.Rank, x)
+			}
+			seen[x] = e.Rank
+			if int(x) >= n {
+				t.Errorf("%d is foreign", x)
+			}
+		}
+	}
+	return total
+}
+
 // TestRanksDrawDisjointParts: whatever the number of ranks and their speeds, an epoch's ranks get disjoint parts that
 // make up the subset; also when one dies in the midst of it. Its successor begins the epoch afresh, for itself, and
 // from the next one on all is whole.
@@ -133,30 +152,20 @@ func TestRanksDrawDisjointParts(t *testing.T) {
 			}
 		}
 		for epoch := range uint32(4) {
-			seen := map[ident.ObjectID]int{}
-			parts, total := 0, 0
+			var parts []*Received
 			for _, e := range res.Epochs {
 				if e.Job != "ranks" || e.Epoch != epoch || e.Again && int64(epoch) == afresh {
 					continue
 				}
-				parts++
-				total += len(e.IDs)
-				for _, x := range e.IDs {
-					if other, twice := seen[x]; twice {
-						t.Errorf("epoch %d: ranks %d and %d both got %d", epoch, other, e.Rank, x)
-					}
-					seen[x] = e.Rank
-					if int(x) >= n {
-						t.Errorf("%d is foreign", x)
-					}
-				}
+				parts = append(parts, e)
 				if want := c.Spec.RankSamples(e.Rank); int64(epoch) != deadIn && len(e.IDs) != want {
 					t.Errorf("epoch %d: rank %d got %d samples of %d", epoch, e.Rank, len(e.IDs), want)
 				}
 			}
+			total := disjoint(t, parts, n)
 			whole := int64(epoch) != deadIn && int64(epoch) != afresh
-			if whole && (parts != world || total != c.Spec.Dealt()) {
-				t.Errorf("epoch %d: %d ranks got %d samples of %d", epoch, parts, total, c.Spec.Dealt())
+			if whole && (len(parts) != world || total != c.Spec.Dealt()) {
+				t.Errorf("epoch %d: %d ranks got %d samples of %d", epoch, len(parts), total, c.Spec.Dealt())
 			}
 			if deadIn >= 0 && whole && int64(epoch) > deadIn {
 				afterwards++
