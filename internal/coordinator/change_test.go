@@ -330,3 +330,39 @@ func TestARowThatFailsWaitsForTheSampler(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAChangeWaitsForAClientThatReconnects: the subset changes after a client has reconnected and before it has said at
+// which step of its epoch it continues. The next epoch, which is prepared ahead, restarts with the new subset, and the
+// client gets what is left of its own.
+func TestAChangeWaitsForAClientThatReconnects(t *testing.T) {
+	for _, m := range allModes {
+		r := decodedTier(t, 100)
+		p := r.join("a", 0, 12, 4, order(m), slots(3))
+		d := p.must()
+		got := r.objects(d)
+		p.release(d)
+		r.run()
+		if j := r.job(p.job); j.Epoch != 1 {
+			t.Fatalf("%s: epoch %d is the newest", m, j.Epoch)
+		}
+		r.step(Detached{Job: p.job, Rank: p.rank, Inc: p.inc, Lives: true})
+		r.run()
+		a := r.ok(r.ask(func(t Token) Event { return Attach{Token: t, Job: p.job, Rank: p.rank, Held: p.inc} }))
+		q := &peer{r: r, job: p.job, rank: p.rank, inc: a.Inc}
+		if rep := r.ok(r.change(q, 7, objectsFrom(30, 60))); rep.Epoch != 1 || rep.Samples != 30 {
+			t.Errorf("%s: %+v", m, rep)
+		}
+		r.check()
+		r.ok(r.ask(func(t Token) Event {
+			return StartEpoch{Token: t, Job: q.job, Rank: q.rank, Inc: q.inc, Epoch: 0, From: 2}
+		}))
+		r.run()
+		if got = append(got, q.drain()...); !slices.Equal(sorted(got), objectsFrom(0, 12)) {
+			t.Errorf("%s: the running epoch had %v", m, sorted(got))
+		}
+		q.epoch(1)
+		if got := q.drain(); !slices.Equal(sorted(got), objectsFrom(30, 60)) {
+			t.Errorf("%s: the next epoch had %v", m, sorted(got))
+		}
+	}
+}

@@ -220,6 +220,10 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 		if k.Phase == jobs.InEpoch && k.Epoch == epoch {
 			continue
 		}
+		// its client has reconnected, and has yet to say at which step of an earlier epoch it continues
+		if s.ranks[r].kept != nil {
+			continue
+		}
 		lc.enter(s, r)
 	}
 	lc.step.persist(RecordEpochStarted{Job: j.ID, Epoch: epoch, Instance: s.instance(), Remainder: rest != nil}, nil)
