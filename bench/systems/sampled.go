@@ -9,7 +9,7 @@ import (
 	"larder/internal/ident"
 )
 
-// sampled are systems that are a sampler and a policy beside one cache: larder's modes, Joader, Seneca's ODS.
+// sampledSystem is a sampler and a policy beside one cache: larder's modes, Joader, Seneca's ODS.
 type sampledSystem struct {
 	w      *World
 	dsa    *dsa.Sampler      // one of the two
