@@ -37,8 +37,9 @@ func mapMemory(name string, n int64) (*memory, error) {
 // nameMemory gives a mapping its name in /proc/PID/maps, [anon:NAME] (Linux 5.17). A kernel that has no names has none.
 func nameMemory(data []byte, name string) {
 	if text, err := unix.BytePtrFromString(name); err == nil {
-		_ = unix.Prctl(unix.PR_SET_VMA, unix.PR_SET_VMA_ANON_NAME, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)),
-			uintptr(unsafe.Pointer(text)))
+		// Not unix.Prctl: that is a Go function, during which text could move or be freed before the kernel reads it.
+		_, _, _ = unix.Syscall6(unix.SYS_PRCTL, unix.PR_SET_VMA, unix.PR_SET_VMA_ANON_NAME,
+			uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), uintptr(unsafe.Pointer(text)), 0)
 	}
 }
 

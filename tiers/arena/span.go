@@ -52,7 +52,7 @@ func (a *Arena) joinLocked(s span) {
 }
 
 // addChunkLocked maps a chunk that can hold n granules. Chunks grow with the budget, so that there are never more than
-// about a hundred descriptors.
+// about a hundred mappings.
 func (a *Arena) addChunkLocked(n uint32) error {
 	size := max(a.cfg.ChunkBytes, min(a.mu.budget/64, 4<<30), int64(n)*Granule)
 	size = Round(size)
