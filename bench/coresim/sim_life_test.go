@@ -86,7 +86,7 @@ func TestQuarantineKeepsProportions(t *testing.T) {
 	}
 }
 
-// disjoint checks that no sample is in two parts of an epoch and that all ids are below n. It returns the sum of samples.
+// disjoint checks that no sample is in two parts of an epoch and that all ids are below n. It returns their sum.
 func disjoint(t *testing.T, parts []*Received, n int) (total int) {
 	t.Helper()
 	seen := map[ident.ObjectID]int{}

@@ -16,13 +16,17 @@ import (
 //
 // Threads that start later inherit the policy of the thread that starts them, so this repeats until all have it.
 func scheduleAsBatch() error {
-	for {
+	for range mostRounds {
 		changed, err := moveThreads()
 		if err != nil || !changed {
 			return err
 		}
 	}
+	return errors.New("the kernel accepts SCHED_BATCH and does not apply it")
 }
+
+// mostRounds bounds the rounds in which new threads are looked for: a sandbox may ignore the system call.
+const mostRounds = 100
 
 func moveThreads() (changed bool, err error) {
 	threads, err := os.ReadDir("/proc/self/task")

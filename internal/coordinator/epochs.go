@@ -186,6 +186,7 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 		}
 	}
 	s.dropResends(epoch)
+	lc.takeBackUnseen(s, epoch)
 	if rest != nil {
 		err = lc.beginRest(s, rest)
 	} else {
@@ -230,6 +231,17 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	lc.tiering.repartition(true)
 	lc.needs.refreshNeeds()
 	lc.endEmpty(s)
+}
+
+// takeBackUnseen returns what is prepared of an epoch that is about to begin again, for ranks whose clients have seen
+// nothing of it: their samples would be dealt once more.
+func (lc *lifecycle) takeBackUnseen(s *stream, epoch uint32) {
+	for r := range s.job.Ranks {
+		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == epoch && k.Sent == 0 {
+			k.Await(epoch)
+			lc.planner.cancel(s, r, nil)
+		}
+	}
 }
 
 // enter makes a rank take part in the running epoch from its first batch.

@@ -8,4 +8,7 @@
 // fit, because first touch costs ten times a refill, and returned to the kernel one by one when they do not. So
 // the address space of the chunks can be larger than the budget, which is why fragmentation never makes an Alloc fail
 // that the budget allows.
+//
+// Accepted risks: anonymous memory counts against RLIMIT_DATA, so an allocation beyond `ulimit -d` is refused. Before
+// Linux 5.14 the kernel ends the process where it has no page, because pages come with the first write.
 package arena
