@@ -190,6 +190,8 @@ def end(p: subprocess.Popen) -> None:
     kill(p)
     p.wait()
     p.stdout.close()
+    with contextlib.suppress(BrokenPipeError):
+        p.stdin.close()
 
 
 def cached(s: System, case: str) -> float:
