@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -387,6 +388,17 @@ func (s *Store) Stats(f ident.Form) Stats {
 	}
 	return Stats{Usage: t.arena.Usage(), Entries: t.shelf.len(), Reads: t.reads.Load(), Verified: t.verified.Load(),
 		Corrupt: t.corrupt.Load()}
+}
+
+// Fresh returns how many bytes of pages the kernel provided since the start, for all tiers, and the time that took.
+func (s *Store) Fresh() (bytes int64, took time.Duration) {
+	for f := ident.Encoded; f < ident.NumForms; f++ {
+		if t := s.form(f); t != nil {
+			u := t.arena.Usage()
+			bytes, took = bytes+u.Taken, took+u.Waited
+		}
+	}
+	return bytes, took
 }
 
 // Close frees everything. Buffers that are being filled and open Views stay valid; the last of them unmaps the memory.

@@ -145,6 +145,7 @@ func (lc *lifecycle) released(e Released) {
 	q := &s.ranks[e.Rank]
 	q.sent = slices.DeleteFunc(q.sent, func(d *delivery) bool { return d.slot == e.Slot && d.gen == e.Gen })
 	k.Took(lc.step.now, e.Waited)
+	s.keeping.idle = e.Waited <= patience
 	k.Heard = lc.step.now
 	lc.waited(s, k, e.Waited)
 	lc.activate(s)

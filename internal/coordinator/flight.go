@@ -96,48 +96,82 @@ func (fl *flights) moveForward(f *flight, turn uint64) {
 // is kept instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
 func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
-	need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
-	stored := fl.cfg.Bytes(x)
-	guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, stored*6))
-	entry, admitted := fl.index.Admit(key, guess, need, fl.needs.evicted)
+	may, price := true, 0.0
+	if alone {
+		may, price = fl.mayKeep(s, x)
+	}
+	var entry residency.Handle
+	admitted := false
+	if may {
+		need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
+		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, fl.cfg.Bytes(x)*6))
+		entry, admitted = fl.index.Admit(key, guess, need, fl.needs.evicted)
+	}
+	if alone {
+		s.keeping.count(may, admitted, price)
+	}
 	if admitted && fl.index.Ready(entry) {
 		fl.needs.relevel(x)
 		return nil, entry
 	}
 	f := fl.newFlight(key, s, fl.startTurn(s, x, turn))
-	s.stored.add(stored)
+	s.stored.add(fl.cfg.Bytes(x))
 	f.alone = alone && !admitted
 	if admitted {
 		fl.index.Pin(entry)
 		f.entry = pin{entry, true}
 	}
-	ekey := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := fl.index.Lookup(ekey); ok && fl.index.Ready(h) {
+	fl.holdStored(f, s)
+	fl.enqueue(f)
+	fl.needs.relevel(x)
+	return f, 0
+}
+
+// storedStays reports whether the encoded tier has the original bytes of a sample, or takes them; they are admitted
+// then, for the flight that follows.
+func (fl *flights) storedStays(s *stream, x ident.ObjectID) bool {
+	key := ident.Key{Object: x, Form: ident.Encoded}
+	if _, there := fl.index.Lookup(key); there {
+		return true
+	}
+	size := fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x))
+	_, admitted := fl.index.Admit(key, size, fl.needs.needOf(s, x, allJobs), fl.needs.evicted)
+	return admitted
+}
+
+// holdStored finds the original bytes for a flight in the encoded tier, or decides whether the tier will keep them.
+func (fl *flights) holdStored(f *flight, s *stream) {
+	x := f.key.Object
+	key := ident.Key{Object: x, Form: ident.Encoded}
+	f.from = ident.Stored
+	h, there := fl.index.Lookup(key)
+	if there && fl.index.Ready(h) {
 		fl.countHit(s, ident.Encoded)
 		fl.index.Hit(h)
 		fl.index.Pin(h)
 		f.encoded, f.from = pin{h, true}, ident.Encoded
-	} else {
-		f.from = ident.Stored
+		return
 	}
-	serves := allJobs
-	if admitted { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
-		serves = fl.needs.unserved(x)
-	}
-	if _, there := fl.index.Lookup(ekey); !there && (!admitted || fl.needs.need(x, serves) > 0) {
-		h, ok := fl.index.Admit(ekey, fl.cfg.Granule(ident.Encoded, stored), fl.needs.needOf(s, x, serves), fl.needs.evicted)
-		ready := ok && fl.index.Ready(h)
-		if ready { // it was about to leave, and is kept after all
-			f.from = ident.Encoded
+	if !there {
+		serves := allJobs
+		if f.entry.held { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
+			if serves = fl.needs.unserved(x); fl.needs.need(x, serves) == 0 {
+				return
+			}
 		}
-		if ok && (ready || fl.index.Pins(h) == 0) { // else a flight of another recipe is bringing it already
-			fl.index.Pin(h)
-			f.encoded = pin{h, true}
+		size := fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x))
+		if h, there = fl.index.Admit(key, size, fl.needs.needOf(s, x, serves), fl.needs.evicted); !there {
+			return
 		}
 	}
-	fl.enqueue(f)
-	fl.needs.relevel(x)
-	return f, 0
+	ready := fl.index.Ready(h)
+	if ready { // it was about to leave, and is kept after all
+		f.from = ident.Encoded
+	}
+	if ready || fl.index.Pins(h) == 0 { // else a flight of another recipe is bringing it already
+		fl.index.Pin(h)
+		f.encoded = pin{h, true}
+	}
 }
 
 func (fl *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {

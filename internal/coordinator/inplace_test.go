@@ -46,21 +46,29 @@ func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 // TestWhatIsSharedOrKeptIsNotPreparedInPlace: the other cases go by tier or working copy.
 func TestWhatIsSharedOrKeptIsNotPreparedInPlace(t *testing.T) {
 	shuffled := func(e *Register) { e.Sample.Mode, e.AugmentedBytes = dsa.Stratified, 150 }
+	long := func(e *Register) { shuffled(e); e.Spec.Epochs = 9 }
 	other := func(e *Register) { shuffled(e); e.Prefix = 7 }
 	for name, c := range map[string]struct {
 		decoded int
 		jobs    []func(*Register)
-		want    int // prepared in place, of what the last job has planned
+		want    int  // prepared in place, of what the last job has planned
+		stored  bool // the encoded tier has room
 	}{
-		"alone":                    {0, []func(*Register){shuffled}, 4},
-		"no fixed size":            {0, []func(*Register){func(*Register) {}}, 0},
-		"room in the tier":         {8, []func(*Register){shuffled}, 0},
-		"another needs it":         {0, []func(*Register){shuffled, shuffled}, 0},
-		"another in order":         {0, []func(*Register){fixedShape, shuffled}, 0},
-		"another, of other prefix": {0, []func(*Register){other, shuffled}, 4},
+		"alone":                    {0, []func(*Register){shuffled}, 4, false},
+		"no fixed size":            {0, []func(*Register){func(*Register) {}}, 0, false},
+		"room in the tier":         {8, []func(*Register){long}, 0, false},
+		"room that pays later":     {8, []func(*Register){shuffled}, 4, true},
+		"not read again":           {8, []func(*Register){shuffled}, 0, false},
+		"another needs it":         {0, []func(*Register){shuffled, shuffled}, 0, false},
+		"another in order":         {0, []func(*Register){fixedShape, shuffled}, 0, false},
+		"another, of other prefix": {0, []func(*Register){other, shuffled}, 4, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, [ident.NumForms]int64{ident.Decoded: int64(c.decoded) * sampleBytes})
+			sizes := [ident.NumForms]int64{ident.Decoded: int64(c.decoded) * sampleBytes}
+			if c.stored {
+				sizes[ident.Encoded] = 8 * sampleBytes
+			}
+			r := newRig(t, sizes)
 			r.hold = is[Prepare]
 			last := ident.JobID(0)
 			var peers []*peer

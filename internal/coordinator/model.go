@@ -21,6 +21,7 @@ const SimpleModel = "simple"
 type Rates struct {
 	Storage float64 // bytes a second read from storage
 	Cache   float64 // bytes a second out of memory
+	Fresh   float64 // bytes a second of memory that the kernel provides
 	Recipes []RecipeRates
 }
 
@@ -30,6 +31,7 @@ type RecipeRates struct {
 	Prefix, Suffix ident.RecipeID
 	Decode         float64 // stored bytes to the decoded form
 	Augment        float64 // decoded form to the row of a batch
+	InPlace        float64 // stored bytes to the row of a batch, of which only the needed part is decoded
 	Finish         float64 // augmented form to the row of a batch; 0 where no jobs share
 }
 
@@ -151,6 +153,9 @@ func (ti *tiering) rates(s *stream) RecipeRates {
 			}
 			if known(r.Augment) == 0 {
 				r.Augment = o.Augment
+			}
+			if known(r.InPlace) == 0 {
+				r.InPlace = o.InPlace
 			}
 		}
 	}

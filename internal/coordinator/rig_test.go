@@ -276,10 +276,12 @@ func (p *peer) must() *Deliver {
 	return d
 }
 
-func (p *peer) release(d *Deliver) []string {
+func (p *peer) release(d *Deliver) []string { return p.releaseAfter(d, 0) }
+
+// releaseAfter releases a batch for which the client waited so long.
+func (p *peer) releaseAfter(d *Deliver, waited time.Duration) []string {
 	p.r.t.Helper()
-	w := p.r.step(Released{Job: p.job, Rank: p.rank, Inc: p.inc, Slot: d.Slot, Gen: d.Gen})
-	return w
+	return p.r.step(Released{Job: p.job, Rank: p.rank, Inc: p.inc, Slot: d.Slot, Gen: d.Gen, Waited: waited})
 }
 
 // objects are what lies in a batch.

@@ -124,6 +124,7 @@ type stream struct {
 	places   []uint32   // positional orders, in the remainder of an epoch: its positions
 	catching []catching // what must be withdrawn from the sampler before the job draws
 	deal     bool       // deal looks at its steps at the end of this Step, independently of all phases
+	keeping  keeping    // what the decoded tier keeps for it alone
 	script   []Scripted // the orders that were given with it; nil = none
 }
 

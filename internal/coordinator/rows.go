@@ -44,15 +44,18 @@ func (fl *flights) source(d *delivery, i int) {
 		fl.failRow(d, i, bad)
 		return
 	}
+	k := fl.keepingOf(s, d.epoch)
 	if s.group != nil && fl.sourceShared(d, i) {
 		fl.needs.renew(x)
 		return
 	}
 	if h, ok := fl.index.Lookup(key); ok {
+		k.allowance.Hit(k.costs)
 		fl.countHit(s, ident.Decoded)
 		fl.useEntry(d, i, h, key)
 	} else if f := fl.flying.get(key); f != nil {
 		if fl.shareFlight(f) {
+			k.allowance.Hit(k.costs)
 			fl.countHit(s, ident.Decoded)
 		}
 		fl.join(f, d, i)

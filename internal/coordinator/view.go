@@ -73,7 +73,7 @@ type TierView struct {
 // Stats returns the counters.
 func (c *Core) Stats() Stats {
 	s := c.step.stats
-	s.Why += c.tiering.tooSmall()
+	s.Why += c.tiering.tooSmall() + c.flights.pacing()
 	s.PolicyCalls = c.needs.index.Asked()
 	return s
 }

@@ -212,6 +212,9 @@ func (e *Engine) Leave() { e.loop.leaving.Store(true) }
 func (e *Engine) Attached() int { return e.rings.Len() }
 
 // measure reports to the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
+// enoughFresh is how much memory the kernel must have provided before that counts as measured, in bytes.
+const enoughFresh = 16 << 20
+
 func (e *Engine) measure(ctx context.Context) {
 	e.meters.MeasureMemory()
 	t := time.NewTicker(e.cfg.Work.Measure)
@@ -222,7 +225,11 @@ func (e *Engine) measure(ctx context.Context) {
 			return
 		case <-t.C:
 			e.meters.Forget(e.jobs.uses)
-			if r := e.meters.Rates(); len(r.Recipes) > 0 && !e.loop.send(coordinator.Measured{Rates: r}) {
+			r := e.meters.Rates()
+			if n, took := e.cfg.Data.Store.Fresh(); n >= enoughFresh {
+				r.Fresh = float64(n) / took.Seconds() * float64(e.meters.Cores())
+			}
+			if len(r.Recipes) > 0 && !e.loop.send(coordinator.Measured{Rates: r}) {
 				return
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/google/btree"
 
@@ -47,12 +48,13 @@ type Arena struct {
 	mu struct {
 		sync.Mutex
 		budget    int64
-		used      int64 // bytes in extents that are out
-		committed int64 // bytes of physical pages: used + the warm part of what is free
-		mapped    int64 // bytes of address space
-		cooling   int64 // of committed, bytes on their way back to the kernel
-		warming   int64 // of committed, bytes that prefault is filling; their granules are out meanwhile
-		taken     int64 // bytes of pages got from the kernel since the start
+		used      int64         // bytes in extents that are out
+		committed int64         // bytes of physical pages: used + the warm part of what is free
+		mapped    int64         // bytes of address space
+		cooling   int64         // of committed, bytes on their way back to the kernel
+		warming   int64         // of committed, bytes that prefault is filling; their granules are out meanwhile
+		taken     int64         // bytes of pages got from the kernel since the start
+		waited    time.Duration // for those pages, in all threads together
 		chunks    []*chunk
 		nextSeq   uint32
 		bySize    *btree.BTreeG[span] // free spans by (length, address)
@@ -168,7 +170,7 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 	}
 	e := Extent{c: s.c, off: s.off, n: want, len: n}
 	for _, r := range cold {
-		if err := s.c.mem.commit(int64(r.off)*Granule, int64(r.n)*Granule); err != nil {
+		if err := a.commit(s.c, r.off, r.n); err != nil {
 			a.lost(e, cold)
 			return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
 		}
@@ -265,17 +267,19 @@ func (a *Arena) Close() error {
 // Usage is what an arena holds, in bytes.
 type Usage struct {
 	Budget    int64
-	Used      int64 // in extents that are out
-	Committed int64 // physical pages
-	Mapped    int64 // address space
-	Taken     int64 // pages got from the kernel since the start: each costs far more than filling it
+	Used      int64         // in extents that are out
+	Committed int64         // physical pages
+	Mapped    int64         // address space
+	Taken     int64         // pages got from the kernel since the start: each costs far more than filling it
+	Waited    time.Duration // for the kernel to provide them, in all threads together
 }
 
 // Usage returns the figures of this moment.
 func (a *Arena) Usage() Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Usage{Budget: a.mu.budget, Used: a.mu.used, Committed: a.mu.committed, Mapped: a.mu.mapped, Taken: a.mu.taken}
+	return Usage{Budget: a.mu.budget, Used: a.mu.used, Committed: a.mu.committed, Mapped: a.mu.mapped, Taken: a.mu.taken,
+		Waited: a.mu.waited}
 }
 
 func (a *Arena) rouse() {

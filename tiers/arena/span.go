@@ -3,6 +3,7 @@ package arena
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"larder/internal/bits"
 	"larder/internal/invariant"
@@ -89,6 +90,17 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 		a.mu.taken += Granule
 	}
 	return cold
+}
+
+// commit gets the pages of a run that the caller owns, and counts the time that takes.
+func (a *Arena) commit(c *chunk, off, n uint32) error {
+	begun := time.Now()
+	err := c.mem.commit(int64(off)*Granule, int64(n)*Granule)
+	took := time.Since(begun)
+	a.mu.Lock()
+	a.mu.waited += took
+	a.mu.Unlock()
+	return err
 }
 
 // coolStep is how many bytes are returned at once beside what an allocation needs.
@@ -274,7 +286,7 @@ func (a *Arena) prefaultSome() bool {
 	a.warmLocked(s)
 	a.mu.warming += bytes
 	a.mu.Unlock()
-	err := s.c.mem.commit(int64(s.off)*Granule, bytes)
+	err := a.commit(s.c, s.off, s.n)
 	a.mu.Lock()
 	a.mu.warming -= bytes
 	s.c.out -= s.n

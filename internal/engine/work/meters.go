@@ -42,8 +42,8 @@ type RecipeKey struct {
 
 // costs are seconds of a core for a sample.
 type costs struct {
-	decode, augment, finish fading
-	inPlace                 int // samples that were decoded in place
+	decode, augment, finish, inPlace fading
+	direct                           int // samples that were decoded in place
 }
 
 // fading is a sum and its divisor, in both of which the past counts less and less.
@@ -148,7 +148,7 @@ const (
 	Decode Step = iota
 	Augment
 	Finish
-	InPlace // decode, augment and finish in one, of parts of images: it says nothing about what each of them costs
+	InPlace // decode, augment and finish in one, of parts of images: what each of them costs is not known
 )
 
 // piece is a piece of work under way.
@@ -169,8 +169,8 @@ func (m *Meters) due(k RecipeKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.costs(k)
-	c.inPlace++
-	return c.decode.seen < minSeen || c.augment.seen < minSeen || c.inPlace%measureEvery == 0
+	c.direct++
+	return c.decode.seen < minSeen || c.augment.seen < minSeen || c.direct%measureEvery == 0
 }
 
 // costs is what is known of a recipe; m.mu is held.
@@ -211,7 +211,7 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 		took *= cores / both
 	}
 	core = time.Duration(max(took, 0) * float64(time.Second))
-	if !good || p.step == InPlace {
+	if !good {
 		return core
 	}
 	m.mu.Lock()
@@ -223,7 +223,9 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 		f = &c.decode
 	case Augment:
 		f = &c.augment
-	case Finish, InPlace:
+	case InPlace:
+		f = &c.inPlace
+	case Finish:
 	}
 	f.add(1, max(took, 0))
 	return core
@@ -249,7 +251,7 @@ func (m *Meters) Rates() coordinator.Rates {
 	}
 	for k, c := range m.mu.recipes {
 		out.Recipes = append(out.Recipes, coordinator.RecipeRates{Dataset: k.Dataset, Prefix: k.Prefix, Suffix: k.Suffix,
-			Decode: rate(&c.decode), Augment: rate(&c.augment), Finish: rate(&c.finish)})
+			Decode: rate(&c.decode), Augment: rate(&c.augment), Finish: rate(&c.finish), InPlace: rate(&c.inPlace)})
 	}
 	slices.SortFunc(out.Recipes, func(a, b coordinator.RecipeRates) int {
 		return cmp.Or(cmp.Compare(a.Dataset, b.Dataset), cmp.Compare(a.Prefix, b.Prefix), cmp.Compare(a.Suffix, b.Suffix))

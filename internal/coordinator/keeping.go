@@ -1,0 +1,133 @@
+package coordinator
+
+import (
+	"fmt"
+	"time"
+
+	"larder/cachepolicy/partition"
+	"larder/internal/ident"
+)
+
+// keeping decides, for samples that one job alone wants, whether the decoded tier may keep them. To keep one costs more
+// than to decode a part of it into its batch. Known later epochs pay for that, so does a client that is slower than the
+// daemon. Else the fill is paced (see partition.Allowance). Samples that jobs share are kept at once.
+//
+// It looks at means of the recipe, never at a sample, so what is resident stays independent of sizes, labels and ids.
+type keeping struct {
+	epoch     uint32
+	begun     bool // epoch is one
+	allowance partition.Allowance
+	costs     partition.Keeping
+	fresh     int    // samples for which costs still hold
+	idle      bool   // the client did not wait for the last batch that it released: cores have time
+	left      uint64 // samples of this epoch that only this job wanted, and that were prepared in place
+	kept      uint64 // the same that were kept
+}
+
+const (
+	// patience is how long a client may wait for a batch and still count as slower than the daemon.
+	patience = time.Millisecond
+	// costsHold is for how many samples the costs of a stream are looked up once.
+	costsHold = 64
+)
+
+// keepingOf is the state of a stream before its next sample, which is one of that epoch.
+func (fl *flights) keepingOf(s *stream, epoch uint32) *keeping {
+	k := &s.keeping
+	if !k.begun || k.epoch != epoch {
+		k.epoch, k.begun, k.left, k.kept = epoch, true, 0, 0
+		k.allowance.Begin()
+	}
+	if k.fresh--; k.fresh < 0 {
+		k.costs, k.fresh = fl.tiering.keepCosts(s), costsHold
+	}
+	return k
+}
+
+// keepCosts is what samples of a stream cost, as far as it was measured.
+func (ti *tiering) keepCosts(s *stream) partition.Keeping {
+	r := ti.rates(s)
+	k := partition.Keeping{InPlace: perSample(r.InPlace), Decode: perSample(r.Decode), Augment: perSample(r.Augment)}
+	stored := float64(s.stored.mean(0))
+	if v := known(ti.model.rates.Storage); v > 0 {
+		k.Read = stored / v
+	}
+	if v := known(ti.model.rates.Fresh); v > 0 {
+		k.Memory, k.Encoded = float64(ti.decodedBytes(s, 0))/v, stored/v
+	}
+	return k
+}
+
+// perSample is the time of one sample; 0 = the rate is not known.
+func perSample(rate float64) float64 {
+	if rate = known(rate); rate == 0 {
+		return 0
+	}
+	return 1 / rate
+}
+
+// mayKeep decides whether the decoded tier may keep a sample that no other job wants now, and at which price for the
+// allowance of the job. What is not worth that is kept all the same where its original bytes would be dropped: storage is
+// not read again to save processor time.
+func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64) {
+	k := &s.keeping
+	k.allowance.Prepare(k.costs, fl.tiering.budgets[ident.Encoded] > 0)
+	later, sure := fl.laterUses(s, x)
+	switch {
+	case sure && later == 0:
+		return false, 0
+	case sure:
+		may = k.costs.Pays(later)
+	case k.idle:
+		may = true
+	default:
+		may, price = k.allowance.Affords(k.costs), k.costs.Extra()
+	}
+	if !may && !fl.storedStays(s, x) {
+		return true, 0
+	}
+	return may, price
+}
+
+// count takes what became of a sample after mayKeep: whether the tier was allowed to keep it, and does.
+func (k *keeping) count(may, kept bool, price float64) {
+	switch {
+	case !may:
+		k.left++
+	case kept:
+		k.kept++
+		k.allowance.Pay(price)
+	}
+}
+
+// laterUses is how often jobs with the prefix of s use x after the running epochs; sure says that all of them have a
+// known number of epochs.
+func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) {
+	for _, o := range fl.roster.order {
+		if o.prefix != s.prefix || o != s && !o.job.Member.Has(uint32(x)) {
+			continue
+		}
+		switch n := o.job.Spec.Epochs; {
+		case o.job.Draining():
+		case n == 0:
+			return 0, false
+		case o.job.Epoch+1 < n:
+			uses += int(n - o.job.Epoch - 1)
+		}
+	}
+	return uses, true
+}
+
+// pacing explains a fill that is paced; empty = none is.
+func (fl *flights) pacing() string {
+	var left, kept uint64
+	for _, s := range fl.roster.order {
+		left += s.keeping.left
+		kept += s.keeping.kept
+	}
+	if left == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; the decoded tier fills at a pace that lengthens an epoch by at most 10 %%: of the samples that"+
+		" one job alone wanted in the running epochs, %d were kept and %d decoded into their batch", kept, left)
+}
