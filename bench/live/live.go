@@ -166,7 +166,7 @@ func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset,
 			return nil, err
 		}
 		buf = b
-		width, height, err := w.DecodedShape(recipe, b)
+		width, height, _, err := w.DecodedShape(recipe, b)
 		if err != nil {
 			return nil, errs.New(errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; "+
 				"benchmarks want images that are whole", "read the size of an image").Because(err)

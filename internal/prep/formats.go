@@ -16,14 +16,14 @@ import (
 	"larder/internal/errs"
 )
 
-// decode writes h.w x h.h pixels of RGB to dst.
-func (w *Worker) decode(h header, enc, dst []byte) error {
+// decode writes the image to dst, as RGB or, if h says that it is stored in these, as planes.
+func (w *Worker) decode(h header, enc []byte, as Planes, dst []byte) error {
 	poison(enc)
-	dst = dst[:h.w*h.h*3]
+	dst = dst[:as.Bytes(h.w, h.h)]
 	var err error
 	switch h.format {
 	case "jpeg":
-		err = w.jpeg.decode(h, enc, dst, w.limits)
+		err = w.jpeg.decode(h, enc, as, dst, w.limits)
 	case "netpbm": // bounded by its pixels and its bytes
 		var at int64
 		if at, err = h.netpbm.Decode(enc, dst); err != nil {

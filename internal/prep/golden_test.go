@@ -67,7 +67,7 @@ func TestGoldenDecode(t *testing.T) {
 	for name, enc := range files {
 		t.Run(name, func(t *testing.T) {
 			want := goldenWant(t, name)
-			gw, gh, err := w.DecodedShape(r, enc)
+			gw, gh, _, err := w.DecodedShape(r, enc)
 			if err != nil || gw != want.W || gh != want.H {
 				t.Fatalf("shape %d x %d, error %v; want %d x %d", gw, gh, err, want.W, want.H)
 			}

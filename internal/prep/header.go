@@ -13,11 +13,12 @@ import (
 type header struct {
 	format   string
 	w, h     int
-	channels int  // JPEG: components
-	waves    bool // JPEG: progressive
-	color    int  // PNG: colour type
-	depth    int  // PNG: bits a channel
-	adam7    bool // PNG: interlaced
+	channels int    // JPEG: components
+	waves    bool   // JPEG: progressive
+	planes   Planes // JPEG: what it is when it is kept
+	color    int    // PNG: colour type
+	depth    int    // PNG: bits a channel
+	adam7    bool   // PNG: interlaced
 	tiff     *raster.TIFF
 	netpbm   *raster.Netpbm
 }
@@ -99,46 +100,6 @@ func le16(b []byte) int { return int(binary.LittleEndian.Uint16(b)) }
 func be16(b []byte) int { return int(binary.BigEndian.Uint16(b)) }
 
 func first(b []byte) string { return fmt.Sprintf("%q", b[:min(len(b), 8)]) }
-
-// jpegHeader walks the segments to the frame header (SOF). Bytes between segments are skipped, as libjpeg does.
-func jpegHeader(enc []byte) (header, error) {
-	for p := 2; ; {
-		i := bytes.IndexByte(enc[p:], 0xff)
-		if i < 0 {
-			break
-		}
-		p += i
-		for p < len(enc) && enc[p] == 0xff {
-			p++
-		}
-		if p+3 > len(enc) {
-			break
-		}
-		marker, size := enc[p], be16(enc[p+1:])
-		p++
-		switch {
-		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd7: // stuffed, TEM, RST: no length
-			continue
-		case marker == 0xd8:
-			return header{}, bad("the JPEG image begins a second time inside its header")
-		case marker == 0xd9 || marker == 0xda:
-			return header{}, bad("the JPEG image has no frame header")
-		case size < 2:
-			return header{}, bad("the JPEG image has a segment of length %d", size)
-		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
-			if size < 8 || p+8 > len(enc) {
-				return header{}, short(enc, "the JPEG image ends in its header, after %d bytes", len(enc))
-			}
-			return header{format: "jpeg", h: be16(enc[p+3:]), w: be16(enc[p+5:]), channels: int(enc[p+7]),
-				waves: marker&3 == 2}, nil
-		}
-		p += size
-		if p >= len(enc) {
-			break
-		}
-	}
-	return header{}, short(enc, "the JPEG image ends in its header, after %d bytes", len(enc))
-}
 
 func pngHeader(enc []byte) (header, error) {
 	if len(enc) < 33 || string(enc[12:16]) != "IHDR" {

@@ -39,7 +39,8 @@ func (d *jpegDecoder) region(header, []byte, box, Limits, func(int) []byte) (got
 	return box{}, nil, nil
 }
 
-func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
+// decode writes the whole image to dst. Images are Packed in this build.
+func (d *jpegDecoder) decode(h header, enc []byte, _ Planes, dst []byte, limits Limits) error {
 	// jpegn decodes a truncated file as far as it goes. Inside entropy-coded data the bytes of the end marker cannot
 	// occur, so a file without one behind its first scan was cut.
 	scan := bytes.Index(enc, []byte{0xff, 0xda})

@@ -47,8 +47,9 @@ func jpegWorking(h header) int64 {
 
 func (t *turboHandle) free() { C.larder_jpeg_free(t.j) }
 
-func (d *jpegDecoder) decode(h header, enc, dst []byte, limits Limits) error {
-	_, err := d.run(h, enc, dst, limits, box{})
+// decode writes the whole image to dst. as is Packed, or what header found.
+func (d *jpegDecoder) decode(h header, enc []byte, as Planes, dst []byte, limits Limits) error {
+	_, err := d.run(h, enc, dst, limits, C.larder_picture{planes: C.int32_t(as)})
 	return err
 }
 
@@ -62,11 +63,14 @@ func (d *jpegDecoder) region(h header, enc []byte, need box, limits Limits, room
 	pix []byte, err error) {
 	cols, rows := min(need.w+2*regionSlack, h.w), min(need.h+2*regionSlack, h.h)
 	pix = room(cols * rows * 3)
-	got, err = d.run(h, enc, pix, limits, need)
+	got, err = d.run(h, enc, pix, limits, C.larder_picture{
+		x: C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
+	})
 	return got, pix, err
 }
 
-func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (got box, err error) {
+// run decodes what is asked for in picture, whose other fields it sets, and returns which part lies in dst.
+func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, picture C.larder_picture) (got box, err error) {
 	if d.c == nil {
 		j := C.larder_jpeg_new()
 		if j == nil {
@@ -76,12 +80,11 @@ func (d *jpegDecoder) run(h header, enc, dst []byte, limits Limits, need box) (g
 		runtime.SetFinalizer(d.c, (*turboHandle).free)
 	}
 	p := &d.c.picture
-	*p = C.larder_picture{
-		w: C.uint32_t(h.w), h: C.uint32_t(h.h), max_bytes: C.int64_t(max(limits.MaxBytes-3*int64(h.w)*int64(h.h), 1)),
-		max_scans: C.int32_t(limits.scans(h)),
-		max_cpu:   C.int64_t(limits.Timeout),
-		x:         C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
-	}
+	*p = picture
+	p.w, p.h = C.uint32_t(h.w), C.uint32_t(h.h)
+	p.max_bytes = C.int64_t(max(limits.MaxBytes-3*int64(h.w)*int64(h.h), 1))
+	p.max_scans = C.int32_t(limits.scans(h))
+	p.max_cpu = C.int64_t(limits.Timeout)
 	if limits.RefuseCorrupt {
 		p.strict = 1
 	}

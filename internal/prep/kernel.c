@@ -21,6 +21,7 @@
 #define LEVEL_N 1
 #define TARGET
 #include "kernel_body.h"
+#include "kernel_planes.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -32,6 +33,7 @@
 #define LEVEL_N 2
 #define TARGET __attribute__((target("sse4.1,ssse3")))
 #include "kernel_body.h"
+#include "kernel_planes.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -40,6 +42,7 @@
 #define LEVEL_N 3
 #define TARGET __attribute__((target("avx2,fma")))
 #include "kernel_body.h"
+#include "kernel_planes.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -48,6 +51,7 @@
 #define LEVEL_N 4
 #define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")))
 #include "kernel_body.h"
+#include "kernel_planes.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -122,5 +126,23 @@ void larder_finish_run(int level, int out, const uint8_t *src, int64_t n, uint8_
 #endif
 	default:
 		out == LARDER_U8_CHW ? split_planes_base(src, dst, pixels, stream) : copy_base(src, dst, 3 * pixels, stream);
+	}
+}
+
+void larder_planes_run(const larder_planes *p, const uint8_t *src, uint8_t *scratch, uint8_t *dst) {
+	switch (p->level) {
+#if defined(__x86_64__)
+	case LARDER_AVX512:
+		planes_avx512(p, src, scratch, dst);
+		return;
+	case LARDER_AVX2:
+		planes_avx2(p, src, scratch, dst);
+		return;
+	case LARDER_SSE4:
+		planes_sse4(p, src, scratch, dst);
+		return;
+#endif
+	default:
+		planes_base(p, src, scratch, dst);
 	}
 }

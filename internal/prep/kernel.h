@@ -51,6 +51,21 @@ void larder_color_run(int level, uint8_t *pix, int64_t n, const larder_color *st
 /* n packed RGB pixels to LARDER_U8_HWC or LARDER_U8_CHW. stream: past the caches, where the place allows it. */
 void larder_finish_run(int level, int out, const uint8_t *src, int64_t n, uint8_t *dst, int stream);
 
+/* Planar images: luma of w x h, then, row after row, Cr and Cb in turn, of half the width and, in LARDER_420, of half the
+   height, both rounded up. */
+enum { LARDER_GREY = 1, LARDER_420, LARDER_422 };
+
+typedef struct {
+	int32_t kind;             /* LARDER_GREY... */
+	int32_t w, h;             /* of the image */
+	int32_t x, y, cols, rows; /* the part that is wanted; x is even */
+	int32_t level;            /* LARDER_BASE... */
+} larder_planes;
+
+/* A part of a planar image as packed RGB. scratch holds 2 * (cols + 64) bytes. Up to 64 bytes behind the part are
+   written. */
+void larder_planes_run(const larder_planes *p, const uint8_t *src, uint8_t *scratch, uint8_t *dst);
+
 /* The best level of this processor. */
 int larder_cpu_level(void);
 

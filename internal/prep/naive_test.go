@@ -144,7 +144,7 @@ func TestFusedEqualsNaive(t *testing.T) {
 		key := RandKey{Seed: rapid.Uint64().Draw(t, "seed"), Instance: 2, Sample: 7}
 		want := naive(r, img, key)
 		enc := bmp24(img)
-		dw, dh, err := w.DecodedShape(r, enc)
+		dw, dh, _, err := w.DecodedShape(r, enc)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,12 @@ type step struct {
 	skipX, skipY int
 }
 
+// moveTo places a stepGeo in the part of its image that got is, which holds all that it looks at.
+func (s *step) moveTo(got box) {
+	s.skipX, s.skipY = max(got.x-s.src.x, 0), max(got.y-s.src.y, 0)
+	s.src.x, s.src.y = max(s.src.x-got.x, 0), max(s.src.y-got.y, 0)
+}
+
 func (s *step) isColor() bool { return s.kind >= stepBrightness }
 
 // opRange is the ops of a recipe from one index up to another.

@@ -1,6 +1,7 @@
 //go:build cgo && turbo
 
 #include "turbo.h"
+#include "kernel.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -137,6 +138,42 @@ static void read_rgb(j_decompress_ptr d, uint8_t *dst, JDIMENSION end) {
 	}
 }
 
+/* Whether the image that is begun is of the kind that was found in its header. */
+static int has_planes(j_decompress_ptr d, int kind) {
+	const jpeg_component_info *c = d->comp_info;
+	if (kind == LARDER_GREY)
+		return d->num_components == 1 && d->jpeg_color_space == JCS_GRAYSCALE;
+	return d->num_components == 3 && d->jpeg_color_space == JCS_YCbCr && c[0].h_samp_factor == 2 &&
+	       c[0].v_samp_factor == (kind == LARDER_420 ? 2 : 1) && c[1].h_samp_factor == 1 && c[1].v_samp_factor == 1 &&
+	       c[2].h_samp_factor == 1 && c[2].v_samp_factor == 1;
+}
+
+/* The planes as kernel.h lays them out. libjpeg writes whole blocks, so rows come by way of its memory. */
+static void read_planes(j_decompress_ptr d, uint8_t *dst, int kind) {
+	JSAMPARRAY rows[3];
+	JDIMENSION w = d->output_width, h = d->output_height, across = (w + 1) / 2;
+	int at_once = d->max_v_samp_factor * DCTSIZE;
+	for (int c = 0; c < d->num_components; c++)
+		rows[c] = d->mem->alloc_sarray((j_common_ptr)d, JPOOL_IMAGE, d->comp_info[c].width_in_blocks * DCTSIZE, (JDIMENSION)at_once);
+	uint8_t *chroma = dst + (size_t)w * h;
+	while (d->output_scanline < h) {
+		JDIMENSION y = d->output_scanline, n = h - y < (JDIMENSION)at_once ? h - y : (JDIMENSION)at_once;
+		jpeg_read_raw_data(d, rows, (JDIMENSION)at_once);
+		for (JDIMENSION i = 0; i < n; i++)
+			memcpy(dst + (size_t)(y + i) * w, rows[0][i], w);
+		if (kind == LARDER_GREY)
+			continue;
+		if (kind == LARDER_420)
+			y /= 2, n = (n + 1) / 2;
+		for (JDIMENSION i = 0; i < n; i++) {
+			const uint8_t *restrict cb = rows[1][i], *restrict cr = rows[2][i];
+			uint8_t *restrict to = chroma + 2 * (size_t)(y + i) * across;
+			for (JDIMENSION x = 0; x < across; x++)
+				to[2 * x] = cr[x], to[2 * x + 1] = cb[x];
+		}
+	}
+}
+
 static void read_cmyk(j_decompress_ptr d, uint8_t *dst) {
 	size_t stride = (size_t)d->output_width * 3;
 	JSAMPARRAY row = d->mem->alloc_sarray((j_common_ptr)d, JPOOL_IMAGE, d->output_width * 4, 1);
@@ -221,11 +258,19 @@ int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_pict
 		int region = p->cols > 0;
 		if (region && (d->num_components == 4 || d->arith_code || jpeg_has_multiple_scans(d)))
 			longjmp(m->leave, LARDER_NO_REGION);
-		if (!region && (size_t)p->w * p->h * 3 > cap) {
+		if (!region && !p->planes && (size_t)p->w * p->h * 3 > cap) {
 			snprintf(j->message, sizeof j->message, "no room for %u x %u pixels", p->w, p->h);
 			longjmp(m->leave, LARDER_ERROR);
 		}
-		if (d->num_components == 4) {
+		if (p->planes) {
+			if (!has_planes(d, p->planes)) {
+				snprintf(j->message, sizeof j->message, "its header was taken for one of planes of kind %d", p->planes);
+				longjmp(m->leave, LARDER_ERROR);
+			}
+			d->raw_data_out = TRUE;
+			jpeg_start_decompress(d);
+			read_planes(d, dst, p->planes);
+		} else if (d->num_components == 4) {
 			d->out_color_space = JCS_CMYK;
 			jpeg_start_decompress(d);
 			read_cmyk(d, dst);
@@ -240,7 +285,7 @@ int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_pict
 			snprintf(j->message, sizeof j->message, "%d components", d->num_components);
 			longjmp(m->leave, LARDER_ERROR);
 		}
-		if (d->output_scanline == d->output_height)
+		if (d->output_scanline >= d->output_height) /* planes come by whole blocks */
 			jpeg_finish_decompress(d);
 		else
 			jpeg_abort_decompress(d);

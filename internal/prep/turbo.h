@@ -21,6 +21,7 @@ typedef struct {
 	int64_t max_cpu;   /* nanoseconds of this thread's processor time; 0 = any */
 	int32_t max_scans;
 	int32_t strict;    /* refuse what libjpeg warns about */
+	int32_t planes;    /* LARDER_GREY...: the image is of this kind and is wanted in planes; 0: as RGB */
 	uint32_t x, y, cols, rows; /* region: what is needed; on return what lies in dst. cols = 0: the whole image */
 } larder_picture;
 
@@ -29,7 +30,7 @@ enum { LARDER_DONE, LARDER_ERROR, LARDER_TRUNCATED, LARDER_CORRUPT, LARDER_NO_RE
 larder_jpeg *larder_jpeg_new(void);
 void larder_jpeg_free(larder_jpeg *j);
 
-/* Decodes n bytes into packed RGB at dst, which has room for cap bytes. LARDER_ERROR and LARDER_CORRUPT leave a message;
+/* Decodes n bytes into packed RGB, or planes, at dst, which has room for cap bytes. LARDER_ERROR and LARDER_CORRUPT leave a message;
    LARDER_NO_REGION: this image is to be decoded whole. Neither src nor dst is kept. */
 int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_picture *p, uint8_t *dst, size_t cap);
 

@@ -6,10 +6,12 @@ import (
 	"larder/internal/errs"
 )
 
-// Image is uint8 RGB, HWC, tightly packed: W*H*3 bytes. C is always 3; grey images have three equal channels.
+// Image is uint8 RGB, HWC, tightly packed: W*H*3 bytes. C is always 3; grey images have three equal channels. One from
+// DecodeCompact may be planar instead: Planes.Bytes(W, H) bytes, from which the same RGB follows.
 type Image struct {
 	Pix     []byte
 	W, H, C int
+	Planes  Planes
 }
 
 func newImage(pix []byte, w, h int) Image { return Image{Pix: pix[:w*h*3], W: w, H: h, C: 3} }
@@ -112,14 +114,15 @@ func (w *Worker) trim() {
 	}
 }
 
-// DecodedShape returns the size of the image after decoding and the prefix of r. It reads the header only.
-func (w *Worker) DecodedShape(r *Recipe, enc []byte) (width, height int, err error) {
+// DecodedShape returns the size of the image after decoding and the prefix of r, in pixels, and in bytes as
+// DecodeCompact makes it. It reads the header only.
+func (w *Worker) DecodedShape(r *Recipe, enc []byte) (width, height, bytes int, err error) {
 	h, err := w.header(enc)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	p, err := w.plan(r, r.prefixOps(), RandKey{}, h.w, h.h)
-	return p.w, p.h, err
+	return p.w, p.h, w.compact(h, p.steps).Bytes(p.w, p.h), err
 }
 
 // SampleSize returns the size of the image after all ops of r under key. It reads the header only.
@@ -136,6 +139,17 @@ func (w *Worker) SampleSize(r *Recipe, enc []byte, key RandKey) (width, height i
 // with exactly W*H*3, after the header was found good; its error is returned as it is. When decoding fails afterwards
 // the memory stays the caller's and its content is undefined. Errors about the image are faults of reason SAMPLE_BAD.
 func (w *Worker) Decode(r *Recipe, enc []byte, alloc func(n int) ([]byte, error)) (Image, error) {
+	return w.decodePrefix(r, enc, alloc, false)
+}
+
+// DecodeCompact is Decode for an image that is kept: one that is stored in planes stays in planes, which take fewer
+// bytes and cost Augment no more. alloc is called with the bytes that DecodedShape says. Samples made of the image are
+// those made of Decode's.
+func (w *Worker) DecodeCompact(r *Recipe, enc []byte, alloc func(n int) ([]byte, error)) (Image, error) {
+	return w.decodePrefix(r, enc, alloc, true)
+}
+
+func (w *Worker) decodePrefix(r *Recipe, enc []byte, alloc func(n int) ([]byte, error), compact bool) (Image, error) {
 	defer w.trim()
 	h, err := w.header(enc)
 	if err != nil {
@@ -145,21 +159,26 @@ func (w *Worker) Decode(r *Recipe, enc []byte, alloc func(n int) ([]byte, error)
 	if err != nil {
 		return Image{}, err
 	}
-	dst, err := allocate(alloc, p.w, p.h)
+	planes := Packed
+	if compact {
+		planes = w.compact(h, p.steps)
+	}
+	dst, err := allocate(alloc, planes.Bytes(p.w, p.h))
 	if err != nil {
 		return Image{}, err
 	}
 	if len(p.steps) == 0 {
-		return newImage(dst, p.w, p.h), w.decode(h, enc, dst)
+		return Image{Pix: dst, W: p.w, H: p.h, C: 3, Planes: planes}, w.decode(h, enc, planes, dst)
 	}
 	img := newImage(w.buffer(bufDecoded, h.w*h.h*3), h.w, h.h)
-	if err := w.decode(h, enc, img.Pix); err != nil {
+	if err := w.decode(h, enc, Packed, img.Pix); err != nil {
 		return Image{}, err
 	}
 	return w.run(p.steps, img, dst, p.w, p.h), nil
 }
 
-// Augment runs the random suffix of r on an image that Decode made. img is only read. alloc as for Decode.
+// Augment runs the random suffix of r on an image that Decode or DecodeCompact made. img is only read, the result is
+// RGB. alloc as for Decode.
 func (w *Worker) Augment(r *Recipe, img Image, key RandKey, alloc func(n int) ([]byte, error)) (Image, error) {
 	defer w.trim()
 	if err := checkImage(img); err != nil {
@@ -169,11 +188,11 @@ func (w *Worker) Augment(r *Recipe, img Image, key RandKey, alloc func(n int) ([
 	if err != nil {
 		return Image{}, err
 	}
-	dst, err := allocate(alloc, p.w, p.h)
+	dst, err := allocate(alloc, Packed.Bytes(p.w, p.h))
 	if err != nil {
 		return Image{}, err
 	}
-	return w.run(p.steps, img, dst, p.w, p.h), nil
+	return w.run(p.steps, w.packed(p.steps, img), dst, p.w, p.h), nil
 }
 
 // AugmentInto is Augment and Finish in one, through the worker's own memory. dst holds one sample
@@ -187,7 +206,7 @@ func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) erro
 	if err != nil {
 		return err
 	}
-	return w.complete(r, &p, img, dst)
+	return w.complete(r, &p, w.packed(p.steps, img), dst)
 }
 
 // complete runs the last steps of r, as planned, and finishes. img is only read.
@@ -234,7 +253,7 @@ func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) erro
 	}
 	if !done {
 		img = newImage(w.buffer(bufWhole, h.w*h.h*3), h.w, h.h)
-		if err := w.decode(h, enc, img.Pix); err != nil {
+		if err := w.decode(h, enc, Packed, img.Pix); err != nil {
 			return err
 		}
 	}
@@ -260,8 +279,7 @@ func (w *Worker) decodeRegion(h header, enc []byte, steps []step) (img Image, do
 	if got.w == 0 {
 		return Image{}, false, nil
 	}
-	s.skipX, s.skipY = max(got.x-s.src.x, 0), max(got.y-s.src.y, 0)
-	s.src.x, s.src.y = max(s.src.x-got.x, 0), max(s.src.y-got.y, 0)
+	s.moveTo(got)
 	return newImage(pix, got.w, got.h), true, nil
 }
 
@@ -290,8 +308,7 @@ func (w *Worker) looksAt(s *step) box {
 	return need
 }
 
-func allocate(alloc func(n int) ([]byte, error), width, height int) ([]byte, error) {
-	n := width * height * 3
+func allocate(alloc func(n int) ([]byte, error), n int) ([]byte, error) {
 	dst, err := alloc(n)
 	if err != nil {
 		return nil, err
@@ -303,7 +320,8 @@ func allocate(alloc func(n int) ([]byte, error), width, height int) ([]byte, err
 }
 
 func checkImage(img Image) error {
-	if img.W < 1 || img.H < 1 || img.C != 3 || len(img.Pix) < img.W*img.H*3 {
+	readable := img.Planes == Packed || img.Planes <= Planes422 && bestLevel >= planesLevel
+	if img.W < 1 || img.H < 1 || img.C != 3 || !readable || len(img.Pix) < img.Planes.Bytes(img.W, img.H) {
 		return errs.New(errs.Internal, "", "this is a bug of larder",
 			"an image of %d x %d x %d has %d bytes", img.H, img.W, img.C, len(img.Pix))
 	}
@@ -409,6 +427,7 @@ func (w *Worker) Finish(r *Recipe, img Image, dst []byte) error {
 	if err := checkImage(img); err != nil {
 		return err
 	}
+	img = w.packed(nil, img)
 	n := img.W * img.H
 	if r.out.Ragged {
 		if len(dst) < n*3 {

@@ -204,7 +204,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		dst = w.p.scratch(j.Recipe.Output().SampleBytes)
 		defer w.p.free(dst)
 	}
-	width, height, err := w.prep.DecodedShape(j.Recipe, enc)
+	width, height, _, err := w.prep.DecodedShape(j.Recipe, enc)
 	switch {
 	case err != nil:
 	case w.p.cfg.Meters.due(j.RecipeKey()):
