@@ -37,8 +37,9 @@ type Config struct {
 	ChunkBytes  int64
 }
 
-// Meta is what a reader must know beside the bytes. All zero for encoded entries.
-type Meta struct{ Width, Height, Channels uint32 }
+// Meta is what a reader must know beside the bytes. All zero for encoded entries. Planes is how the pixels lie, in the
+// words of those who wrote them; 0 = packed.
+type Meta struct{ Width, Height, Channels, Planes uint32 }
 
 // Store holds the bytes. Safe for concurrent use; copying and decoding happen outside its locks.
 type Store struct {

@@ -166,12 +166,12 @@ func shapes(ctx context.Context, cat *source.Catalog, data *source.Dataset,
 			return nil, err
 		}
 		buf = b
-		width, height, _, err := w.DecodedShape(recipe, b)
+		_, _, size, err := w.DecodedShape(recipe, b)
 		if err != nil {
 			return nil, errs.New(errs.SampleBad, data.Key(ident.SampleID(i)), "larder dataset inspect shows samples; "+
 				"benchmarks want images that are whole", "read the size of an image").Because(err)
 		}
-		known[i] = int64(width) * int64(height) * 3
+		known[i] = int64(size)
 		stored, decoded = stored+float64(len(b)), decoded+float64(known[i])
 	}
 	return func(s ident.SampleID) int64 {

@@ -273,7 +273,8 @@ func (p *prepRun) addLarder(context.Context) (err error) {
 	p.row = make([]byte, r.Output().SampleBytes)
 	p.decoded = make([]prep.Image, len(p.files))
 	for i, enc := range p.files {
-		if p.decoded[i], err = w.Decode(whole, enc, func(n int) ([]byte, error) { return make([]byte, n), nil }); err != nil {
+		room := func(n int) ([]byte, error) { return make([]byte, n), nil }
+		if p.decoded[i], err = w.DecodeCompact(whole, enc, room); err != nil {
 			return err
 		}
 	}
@@ -281,13 +282,13 @@ func (p *prepRun) addLarder(context.Context) (err error) {
 		return w.DecodeInto(r, p.files[i], p.key(pass, i), p.row)
 	}))
 	p.add("decode, then augment", p.each(func(pass, i int) error {
-		img, err := w.Decode(r, p.files[i], p.alloc)
+		img, err := w.DecodeCompact(r, p.files[i], p.alloc)
 		if err != nil {
 			return err
 		}
 		return w.AugmentInto(r, img, p.key(pass, i), p.row)
 	}))
-	p.add("decode", p.each(func(_, i int) error { _, err := w.Decode(r, p.files[i], p.alloc); return err }))
+	p.add("decode", p.each(func(_, i int) error { _, err := w.DecodeCompact(r, p.files[i], p.alloc); return err }))
 	p.add("augment a decoded image", p.each(func(pass, i int) error {
 		return w.AugmentInto(r, p.decoded[i], p.key(pass, i), p.row)
 	}))

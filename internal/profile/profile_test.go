@@ -24,10 +24,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// folder draws n JPEGs of unlike sizes and returns the folder, their bytes, and the pixels of all.
-func folder(t *testing.T, n int) (dir string, bytes, pixels int64) {
+// folder draws n JPEGs of unlike sizes and returns the folder, their bytes, the pixels of all, and what they take when
+// they are decoded and kept.
+func folder(t *testing.T, n int) (dir string, bytes, pixels, decoded int64) {
 	t.Helper()
 	dir = t.TempDir()
+	worker := prep.NewWorker(prep.Limits{})
+	defer worker.Close()
 	for i := range n {
 		w, h := 40+3*i, 30+2*i
 		img := image.NewRGBA(image.Rect(0, 0, w, h))
@@ -51,10 +54,19 @@ func folder(t *testing.T, n int) (dir string, bytes, pixels int64) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		enc, err := os.ReadFile(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, kept, err := worker.DecodedShape(recipe(t), enc)
+		if err != nil {
+			t.Fatal(err)
+		}
 		bytes += fi.Size()
 		pixels += int64(w * h)
+		decoded += int64(kept)
 	}
-	return dir, bytes, pixels
+	return dir, bytes, pixels, decoded
 }
 
 func recipe(t *testing.T, ops ...prep.OpSpec) *prep.Recipe {
@@ -72,29 +84,27 @@ func crop(size int) prep.OpSpec {
 
 func TestRunMeasuresWhatIsThere(t *testing.T) {
 	const n = 10
-	dir, bytes, pixels := folder(t, n)
+	dir, bytes, pixels, decoded := folder(t, n)
+	rgb := float64(pixels*3) / n
 	float := prep.OpSpec{Name: "Normalize", Args: map[string]any{"mean": "imagenet"}}
 	for _, c := range []struct {
 		name                 string
 		r                    *prep.Recipe
 		decoded              float64
-		augmented, delivered float64 // 0 = as decoded
+		augmented, delivered float64
 		random               bool
 		workers              int
 	}{
-		{"crop", recipe(t, crop(32), float), float64(pixels*3) / n, 32 * 32 * 3, 32 * 32 * 3 * 4, true, 2},
-		{"resized", recipe(t, prep.OpSpec{Name: "Resize", Args: map[string]any{"size": []any{20, 20}}}), 20 * 20 * 3, 0, 0,
-			false, 1},
-		{"ragged, more workers than samples", recipe(t, prep.OpSpec{Name: "RandomHorizontalFlip"}), float64(pixels*3) / n, 0,
-			0, true, 12},
+		{"crop", recipe(t, crop(32), float), float64(decoded) / n, 32 * 32 * 3, 32 * 32 * 3 * 4, true, 2},
+		{"resized", recipe(t, prep.OpSpec{Name: "Resize", Args: map[string]any{"size": []any{20, 20}}}), 20 * 20 * 3,
+			20 * 20 * 3, 20 * 20 * 3, false, 1},
+		{"ragged, more workers than samples", recipe(t, prep.OpSpec{Name: "RandomHorizontalFlip"}), float64(decoded) / n, rgb,
+			rgb, true, 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: c.r, Seconds: 1, Workers: c.workers})
 			if err != nil {
 				t.Fatal(err)
-			}
-			if c.augmented == 0 {
-				c.augmented, c.delivered = c.decoded, c.decoded
 			}
 			if p.Dataset.Samples != n || p.Dataset.Bytes != bytes || p.Looked != n || p.Bad != 0 ||
 				p.Recipe.Random != c.random || p.Workers != c.workers {
@@ -150,7 +160,7 @@ func TestRunMeasuresWhatIsThere(t *testing.T) {
 
 // A storage limit is what reading is said to reach, although the bucket lets the first reads pass at once.
 func TestRunUnderStorageLimit(t *testing.T) {
-	dir, bytes, _ := folder(t, 6)
+	dir, bytes, _, _ := folder(t, 6)
 	limit := bytes * 2
 	p, err := Run(t.Context(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t, crop(16)), Seconds: 1, Workers: 2,
 		StorageLimit: limit})
@@ -174,7 +184,7 @@ func TestWarnsOfBusyCores(t *testing.T) {
 }
 
 func TestRunWithBadSamples(t *testing.T) {
-	dir, _, _ := folder(t, 6)
+	dir, _, _, _ := folder(t, 6)
 	if err := os.WriteFile(filepath.Join(dir, "c0", "bad.jpg"), []byte("\xff\xd8\xff\xe0 no image"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +204,7 @@ func TestRunWithBadSamples(t *testing.T) {
 }
 
 func TestRunRefuses(t *testing.T) {
-	dir, _, _ := folder(t, 2)
+	dir, _, _, _ := folder(t, 2)
 	r := recipe(t, crop(16))
 	for _, c := range []struct {
 		cfg    Config

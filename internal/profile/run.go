@@ -207,7 +207,7 @@ func (r *run) decode(ctx context.Context) error {
 	sizes := make([]int64, len(r.looked.encoded))
 	held := int64(0)
 	m := r.loop(ctx, len(images), partDecode, func(w *prep.Worker, i int) (int64, error) {
-		img, err := w.Decode(r.cfg.Recipe, r.looked.encoded[i], func(n int) ([]byte, error) {
+		img, err := w.DecodeCompact(r.cfg.Recipe, r.looked.encoded[i], func(n int) ([]byte, error) {
 			if cap(images[i].Pix) >= n {
 				return images[i].Pix[:n], nil
 			}
@@ -256,7 +256,7 @@ func (r *run) prepare(ctx context.Context) error {
 	rows := r.rows()
 	whole := make([][]byte, r.cfg.Workers)
 	m := r.loopWorker(ctx, len(r.looked.encoded), partPrepare, func(k int, w *prep.Worker, i int) (int64, error) {
-		img, err := w.Decode(r.cfg.Recipe, r.looked.encoded[i], func(n int) ([]byte, error) {
+		img, err := w.DecodeCompact(r.cfg.Recipe, r.looked.encoded[i], func(n int) ([]byte, error) {
 			if cap(whole[k]) < n {
 				whole[k] = make([]byte, n)
 			}

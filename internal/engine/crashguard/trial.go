@@ -387,7 +387,8 @@ func (x Charge) Prepare(enc []byte) {
 	w := prep.NewWorker(x.Limits)
 	defer w.Close()
 	room := func(n int) ([]byte, error) { return make([]byte, n), nil }
-	img, err := w.Decode(r, enc, room)
+	_, _ = w.Decode(r, enc, room)
+	img, err := w.DecodeCompact(r, enc, room)
 	if err == nil {
 		_, err = w.Augment(r, img, x.Key, room)
 	}

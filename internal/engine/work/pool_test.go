@@ -76,6 +76,18 @@ func plain(t *testing.T) *Job {
 	return &Job{ID: 1, Data: new(source.Dataset), Recipe: r}
 }
 
+// decodedBytes is what stored(o) takes decoded: three bytes a pixel, or one and a half in builds that keep its planes.
+func decodedBytes(t *testing.T, j *Job, o ident.ObjectID) int64 {
+	t.Helper()
+	w := prep.NewWorker(prep.Limits{})
+	defer w.Close()
+	width, height, n, err := w.DecodedShape(j.Recipe, stored(o))
+	if err != nil || width != int(o) || height != 8 || n != 3*width*height && 2*n != 3*width*height {
+		t.Fatalf("%d x %d in %d bytes, error %v", width, height, n, err)
+	}
+	return int64(n)
+}
+
 // Every preparation is answered: kept in its tier, as a working copy, refused, or with the reason why it could not be
 // read.
 func TestPoolAnswersEveryPreparation(t *testing.T) {
@@ -101,7 +113,8 @@ func TestPoolAnswersEveryPreparation(t *testing.T) {
 	if !strings.Contains(got[1].Err, "no such file") || got[2].Err != "planned: refused" {
 		t.Errorf("%q, %q", got[1].Err, got[2].Err)
 	}
-	if !got[3].Kept || got[3].Bytes != 20*8*3 || got[4].Kept || got[4].Bytes != 30*8*3 || got[4].Read == 0 {
+	if !got[3].Kept || got[3].Bytes != decodedBytes(t, j, 20) || got[4].Kept || got[4].Bytes != decodedBytes(t, j, 30) ||
+		got[4].Read == 0 {
 		t.Errorf("%+v, %+v", got[3], got[4])
 	}
 	if v, err := store.Open(key(20)); err != nil || v.Meta.Width != 20 {

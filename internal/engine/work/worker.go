@@ -183,7 +183,7 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 	}
 	w.begin(t.job, Decode)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) {
-		return w.prep.Decode(t.job.Recipe, enc, alloc)
+		return w.prep.DecodeCompact(t.job.Recipe, enc, alloc)
 	})
 	w.end(err)
 	return w.finish(ev, kept, img, err)
@@ -204,7 +204,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		dst = w.p.scratch(j.Recipe.Output().SampleBytes)
 		defer w.p.free(dst)
 	}
-	width, height, _, err := w.prep.DecodedShape(j.Recipe, enc)
+	_, _, decoded, err := w.prep.DecodedShape(j.Recipe, enc)
 	switch {
 	case err != nil:
 	case w.p.cfg.Meters.due(j.RecipeKey()):
@@ -218,7 +218,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
 		return ev
 	}
-	ev.Bytes = int64(width) * int64(height) * 3
+	ev.Bytes = int64(decoded)
 	if j.Recipe.Random() {
 		ev.Augments = 1
 	}
@@ -238,7 +238,7 @@ func (w *worker) inSteps(j *Job, enc []byte, key prep.RandKey, dst []byte) error
 		}
 	}()
 	w.begin(j, Decode)
-	img, err := w.prep.Decode(j.Recipe, enc, func(n int) ([]byte, error) {
+	img, err := w.prep.DecodeCompact(j.Recipe, enc, func(n int) ([]byte, error) {
 		buf = w.p.scratch(n)
 		return buf, nil
 	})
@@ -291,7 +291,8 @@ func (w *worker) make(
 		made.Abort()
 		return false, img, err
 	}
-	if err := made.Commit(tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C)}); err != nil {
+	meta := tiers.Meta{Width: uint32(img.W), Height: uint32(img.H), Channels: uint32(img.C), Planes: uint32(img.Planes)}
+	if err := made.Commit(meta); err != nil {
 		return w.make(t, k, false, produce)
 	}
 	return true, img, nil
@@ -354,8 +355,10 @@ func (w *worker) open(s coordinator.Source) (img prep.Image, view tiers.View, ok
 	if err != nil {
 		return img, view, false
 	}
-	n := int(v.Meta.Width) * int(v.Meta.Height) * int(v.Meta.Channels)
-	return prep.Image{Pix: v.Bytes[:n], W: int(v.Meta.Width), H: int(v.Meta.Height), C: int(v.Meta.Channels)}, v, true
+	img = prep.Image{W: int(v.Meta.Width), H: int(v.Meta.Height), C: int(v.Meta.Channels),
+		Planes: prep.Planes(v.Meta.Planes)}
+	img.Pix = v.Bytes[:img.Planes.Bytes(img.W, img.H)]
+	return img, v, true
 }
 
 // doAugment runs the random suffix once for a share group.
