@@ -27,6 +27,13 @@
 // DecodeInto, for samples that nothing keeps, decodes only the part of a JPEG image that the first op reads. The pixels
 // are those of the whole image, and a damaged file is good or bad whatever the crop.
 //
+// # Planes
+//
+// DecodeCompact gives the form that tiers keep. JPEG images with colour at half the width or at half of both sides, and
+// grey ones, stay in planes (planes.go), with 1.5, 2 or 1 bytes a pixel. Augment converts the part that its first step
+// reads (kernel_planes.h); every sample has the bytes that it has by way of RGB. The kernels are held to libjpeg's own
+// RGB, and to a naive twin in the tests.
+//
 // # Randomness
 //
 // Op i of a recipe draws its parameters from a generator seeded by (seed, instance, sample, i): never by worker, rank

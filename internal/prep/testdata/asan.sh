@@ -6,4 +6,4 @@ set -eu
 cd "$(dirname "$0")/../../.."
 export LARDER_KERNEL_CASES="${CASES:-3000}" ASAN_OPTIONS="detect_leaks=0:halt_on_error=1"
 exec "${GO:-go}" test -asan -count=1 -timeout 60m -tags "${TAGS-turbo}" \
-	-run 'Damaged|Kernel|Region|Golden|Broken|Bombs|Tiny|Widest|NoArea|Animated|Corrupt|Guarded|Finish' ./internal/prep
+	-run 'Damaged|Kernel|Region|Golden|Broken|Bombs|Tiny|Widest|NoArea|Animated|Corrupt|Guarded|Finish|Compact|Planes|Chroma' ./internal/prep
