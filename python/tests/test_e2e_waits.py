@@ -206,7 +206,7 @@ def test_stats_has_the_counters_of_the_dataset(private, tmp_path):
     daemon = private(SMALL)
     daemon.cli("dataset", "add", f"imagefolder:{folder}", "--name", "mine")
     kw = {"batch_size": 4, "transform": CROP, "on_error": "skip", "endpoint": daemon.socket}
-    with larder.Loader("mine", job="one", epochs=1, **kw) as one:
+    with larder.Loader("mine", job="one", epochs=2, **kw) as one:
         assert sum(len(i) for i, _ in one) == 17
     with larder.Loader(f"imagefolder:{folder}", job="two", epochs=2, **kw) as two:
         for _ in range(2):
