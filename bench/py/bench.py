@@ -56,7 +56,7 @@ class Step:
 
 def larder_steps(build: Build, quick: bool, loop: str, prefix: str = "") -> list[Step]:
     data, tiny = loaders.photographs(), functools.cache(lambda: loaders.draw_tiny(2_000 if quick else 60_000))
-    few = 2 if quick else 6
+    few = 2 if quick else 8
     gather, inner = (functools.cache(lambda p=p: native.tests(build, p)) for p in ("engine", "prep"))
     steps = [
         Step("1 job, larder, nothing kept",

@@ -184,9 +184,10 @@ def rate(results: list[dict], first: int, last: int) -> float:
 
 
 def outcome(results: list[dict], epochs: int, cpu: float) -> dict[str, float]:
-    """cold: the first epoch; warm: the later ones (or the only one); wall: all of them."""
+    """cold: the first epoch; warm: the last two of the others (or the only one), when larder's tiers are full; wall:
+    all of them."""
     delivered = sum(r["samples"] for r in results) * epochs
-    return {"cold": rate(results, 0, 0), "warm": rate(results, min(1, epochs - 1), epochs - 1),
+    return {"cold": rate(results, 0, 0), "warm": rate(results, min(max(1, epochs - 2), epochs - 1), epochs - 1),
             "wall": rate(results, 0, epochs - 1),
             "per_cpu_second": delivered / cpu}
 

@@ -54,8 +54,8 @@ BEGIN, END = "<!-- peers: written by make bench-peers -->", "<!-- end of the pee
 PILLOW = "as larder's: Pillow's decoder and antialiasing resize"
 NO_FILTER = "resizes without antialiasing"
 SYSTEMS = (
-    System("larder", "larder", cases=CASES),
-    System('larder, share="augmented"', "larder", variant="augmented", cases=CASES, jobs=(4,)),
+    System("larder", "larder", later=7, cases=CASES),
+    System('larder, share="augmented"', "larder", variant="augmented", later=7, cases=CASES, jobs=(4,)),
     System("tf.data", "tfdata", "tensorflow", "crop", later=1, differs=NO_FILTER, note="decode_and_crop_jpeg"),
     System("tf.data, cache()", "tfdata", "tensorflow", "cache", cases=CASES[:2], differs=NO_FILTER,
            note="decoded images in memory, of each job its own; a third: the other two thirds are decoded each time"),

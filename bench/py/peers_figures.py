@@ -42,14 +42,15 @@ def label(system: str, case: str, jobs: int) -> str:
 def outcome(results: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Images per second and per CPU-second of all jobs of one run, in the first epoch and in the later ones.
 
-    An epoch of several jobs lasts from when the first of them begins it to when the last one ends it. The servers' part
-    is counted in the same window, once for all jobs.
+    Of more than three later epochs the last two count, when caches are full. An epoch of several jobs lasts from when
+    the first of them begins it to when the last one ends it. The servers' part is counted in the same window, once for
+    all jobs.
     """
     if len({len(r["samples"]) for r in results}) != 1:
         raise ValueError("rate: jobs of one run have unlike numbers of epochs")
     out: dict[str, float] = {}
     epochs = len(results[0]["samples"])
-    spans = {"first": (0, 1)} | ({"later": (1, epochs)} if epochs > 1 else {})
+    spans = {"first": (0, 1)} | ({"later": (max(1, epochs - 2) if epochs > 4 else 1, epochs)} if epochs > 1 else {})
     for key, (begin, end) in spans.items():
         images = sum(sum(r["samples"][begin:end]) for r in results)
         from_, to = ([r["marks"][k] for r in results] for k in (begin, end))
