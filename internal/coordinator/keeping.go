@@ -71,7 +71,8 @@ func perSample(rate float64) float64 {
 // not read again to save processor time.
 func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64) {
 	k := &s.keeping
-	k.allowance.Prepare(k.costs, fl.tiering.budgets[ident.Encoded] > 0)
+	_, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
+	k.allowance.Prepare(k.costs, !there && fl.tiering.budgets[ident.Encoded] > 0)
 	later, sure := fl.laterUses(s, x)
 	switch {
 	case sure && later == 0:
