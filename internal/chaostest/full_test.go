@@ -41,7 +41,7 @@ func TestAFullDiskIsReported(t *testing.T) {
 		{[]string{"jobs", "describe", "full-tape"}, "room on a disk: " + words, 0},
 		{[]string{"explain", "full-tape"}, "Now it waits for room on a disk: " + words, 0},
 		{[]string{"explain"}, "Nothing can be recorded, and jobs wait: " + words, 0},
-		{[]string{"explain"}, "For room on the disk of the state directory wait: full-tape.", 0},
+		{[]string{"explain"}, "Waiting for room on the disk of the state directory: full-tape.", 0},
 		{[]string{"doctor"}, words, 1},
 		{[]string{"doctor"}, "make room on that disk", 1},
 		{[]string{"stats", "-o", "json"}, `"state_full": {`, 0},

@@ -233,12 +233,19 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	lc.endEmpty(s)
 }
 
-// takeBackUnseen returns what is prepared of an epoch that is about to begin again, for ranks whose clients have seen
-// nothing of it: their samples would be dealt once more.
+// takeBackUnseen returns what is prepared of an epoch that is about to begin again and of which no client has seen
+// anything: its samples would be dealt once more. Once one rank has had a part of it, all ranks keep theirs, because
+// these are disjoint.
 func (lc *lifecycle) takeBackUnseen(s *stream, epoch uint32) {
+	had := func(r int) bool { return s.job.Ranks[r].Phase == jobs.InEpoch && s.job.Ranks[r].Epoch == epoch }
 	for r := range s.job.Ranks {
-		if k := &s.job.Ranks[r]; k.Phase == jobs.InEpoch && k.Epoch == epoch && k.Sent == 0 {
-			k.Await(epoch)
+		if had(r) && s.job.Ranks[r].Sent > 0 {
+			return
+		}
+	}
+	for r := range s.job.Ranks {
+		if had(r) {
+			s.job.Ranks[r].Await(epoch)
 			lc.planner.cancel(s, r, nil)
 		}
 	}

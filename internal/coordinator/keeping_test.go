@@ -101,7 +101,8 @@ func TestSharedSamplesAreKeptAtOnce(t *testing.T) {
 	}
 	r.run()
 	r.check()
-	if held := r.c.needs.index.Entries(ident.Decoded); held < 180 {
+	// The first 30 samples of the one are planned before the other draws: of these a few are kept.
+	if held := r.c.needs.index.Entries(ident.Decoded); held < 170 {
 		t.Errorf("%d of 200 are kept though two jobs share each decode", held)
 	}
 }
