@@ -211,10 +211,10 @@ func (e *Engine) Leave() { e.loop.leaving.Store(true) }
 // Attached counts the ranks that clients hold.
 func (e *Engine) Attached() int { return e.rings.Len() }
 
-// measure reports to the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
 // enoughFresh is how much memory the kernel must have provided before that counts as measured, in bytes.
 const enoughFresh = 16 << 20
 
+// measure reports to the coordinator what was measured, until ctx ends. What has not drifted changes nothing there.
 func (e *Engine) measure(ctx context.Context) {
 	e.meters.MeasureMemory()
 	t := time.NewTicker(e.cfg.Work.Measure)
