@@ -46,7 +46,9 @@ func jpegHeader(enc []byte) (header, error) {
 			}
 			h := header{format: "jpeg", h: be16(enc[at+3:]), w: be16(enc[at+5:]), channels: int(enc[at+7]),
 				waves: marker&3 == 2}
-			h.planes = jpegPlanes(enc, enc[at:min(at+size, len(enc))], h)
+			if kind := marker & 3; kind != 3 { // libjpeg gives no planes of lossless images
+				h.planes = jpegPlanes(enc, enc[at:min(at+size, len(enc))], h)
+			}
 			return h, nil
 		}
 		p = at + size
