@@ -415,6 +415,8 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		fl.index.SetReady(f.entry.h)
 		fl.needs.unpin(f.entry)
 		f.entry = pin{}
+	} else if f.key.Form == ident.Decoded && len(f.rows) > 0 { // so does one that was to be kept encoded
+		fl.reserveStored(x, fl.needs.needOf(f.rows[0].d.s, x, allJobs))
 	}
 	fl.abandonFlight(f, func(w waiter) {
 		if w.d.s.isGone(x) {

@@ -20,7 +20,7 @@ type keeping struct {
 	costs     partition.Keeping
 	fresh     int    // samples for which costs still hold
 	idle      bool   // the client did not wait for the last batch that it released: cores have time
-	left      uint64 // samples of this epoch that only this job wanted, and that were prepared in place
+	left      uint64 // samples of this epoch that only this job wanted, and that the epoch could not pay for
 	kept      uint64 // the same that were kept
 }
 
@@ -31,10 +31,11 @@ const (
 	costsHold = 64
 )
 
-// keepingOf is the state of a stream before its next sample, which is one of that epoch.
-func (fl *flights) keepingOf(s *stream, epoch uint32) *keeping {
+// keepingOf is the state of a stream before its next sample. The sample counts for the running epoch even where it is
+// one of an earlier epoch that is prepared again: that must not begin an allowance.
+func (fl *flights) keepingOf(s *stream) *keeping {
 	k := &s.keeping
-	if !k.begun || k.epoch != epoch {
+	if epoch := s.job.Epoch; !k.begun || k.epoch != epoch {
 		k.epoch, k.begun, k.left, k.kept = epoch, true, 0, 0
 		k.allowance.Begin()
 	}
@@ -71,8 +72,11 @@ func perSample(rate float64) float64 {
 // not read again to save processor time.
 func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64) {
 	k := &s.keeping
-	_, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
-	k.allowance.Prepare(k.costs, !there && fl.tiering.budgets[ident.Encoded] > 0)
+	costs, stores := k.costs, fl.tiering.budgets[ident.Encoded] > 0
+	if _, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); there {
+		costs.Read, stores = 0, false // it is neither read nor given memory
+	}
+	k.allowance.Prepare(costs, stores)
 	later, sure := fl.laterUses(s, x)
 	switch {
 	case sure && later == 0:
@@ -93,9 +97,9 @@ func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64
 // count takes what became of a sample after mayKeep: whether the tier was allowed to keep it, and does.
 func (k *keeping) count(may, kept bool, price float64) {
 	switch {
-	case !may:
+	case !may && price > 0: // with a price of 0 it is not the pace that keeps it out
 		k.left++
-	case kept:
+	case may && kept:
 		k.kept++
 		k.allowance.Pay(price)
 	}
@@ -112,6 +116,8 @@ func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) 
 		case o.job.Draining():
 		case n == 0:
 			return 0, false
+		case !o.job.Begun(): // also the epoch that it will begin with
+			uses += int(n - min(o.job.Epoch, n))
 		case o.job.Epoch+1 < n:
 			uses += int(n - o.job.Epoch - 1)
 		}
@@ -121,6 +127,9 @@ func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) 
 
 // pacing explains a fill that is paced; empty = none is.
 func (fl *flights) pacing() string {
+	if fl.tiering.budgets[ident.Decoded] <= 0 {
+		return ""
+	}
 	var left, kept uint64
 	for _, s := range fl.roster.order {
 		left += s.keeping.left

@@ -101,8 +101,72 @@ func TestSharedSamplesAreKeptAtOnce(t *testing.T) {
 	}
 	r.run()
 	r.check()
-	// The first 30 samples of the one are planned before the other draws: of these a few are kept.
 	if held := r.c.needs.index.Entries(ident.Decoded); held < 170 {
 		t.Errorf("%d of 200 are kept though two jobs share each decode", held)
+	}
+}
+
+// TestOnlyWhatIsReadPaysForReading: a sample whose original bytes are in memory costs no read and no memory for them.
+// So slow storage lets the first epoch keep everything, and a later one only what it can pay for; and the price of the
+// encoded tier stops no later epoch.
+func TestOnlyWhatIsReadPaysForReading(t *testing.T) {
+	r, _ := keepRig(t, nil)
+	s, fl := r.c.roster.order[0], r.c.flights
+	for name, rates := range map[string]Rates{
+		"slow storage": {Storage: 1, Fresh: 1e12, Recipes: r.c.tiering.model.rates.Recipes},
+		"dear memory":  {Storage: 1e12, Fresh: 1, Recipes: r.c.tiering.model.rates.Recipes},
+	} {
+		r.step(Measured{Rates: rates})
+		s.stored.add(100)
+		s.keeping = keeping{}
+		k := fl.keepingOf(s)
+		x := ident.ObjectID(3)
+		fl.storedStays(s, x)
+		fl.needs.relevel(x)
+		k.allowance.Pay(0.04 - k.costs.Extra()) // one sample in place more affords the next one
+		fl.mayKeep(s, x)
+		if !k.allowance.Affords(k.costs) {
+			t.Errorf("%s: a sample in memory does not add the whole of what an epoch may be slower", name)
+		}
+		k.allowance.Pay(0.08)
+		if k.allowance.Affords(k.costs) {
+			t.Errorf("%s: a sample in memory adds what only one that is read saves", name)
+		}
+	}
+}
+
+// TestBadSamplesAreKeptAtThePaceOfGoodOnes: no sample is more often in a tier because it is bad.
+func TestBadSamplesAreKeptAtThePaceOfGoodOnes(t *testing.T) {
+	r, p := keepRig(t, func(e *Register) { e.Spec.Epochs = 1 })
+	for x := range ident.ObjectID(40) {
+		r.bad[x*5] = true
+	}
+	r.epochOf(p, 0, time.Second)
+	if held := r.c.needs.index.Entries(ident.Decoded); held != 0 {
+		t.Errorf("%d entries are kept decoded for a job that has one epoch", held)
+	}
+	if held := r.c.needs.index.Entries(ident.Encoded); held != 200 {
+		t.Errorf("%d of 200 samples have a place in the encoded tier", held)
+	}
+	r, _ = keepRig(t, nil)
+	s, fl := r.c.roster.order[0], r.c.flights
+	fl.keepingOf(s)
+	s.keeping.allowance.Pay(1e6) // nothing can be paid for
+	key := ident.Key{Object: 3, Form: ident.Decoded, Recipe: r.c.roster.prefixes[s.prefix].id}
+	fl.reservePlace(s, key)
+	if n := r.c.needs.index.Entries(ident.Decoded); n != 0 {
+		t.Error("a bad sample is kept decoded where a good one is not")
+	}
+	if h, ok := fl.index.Lookup(ident.Key{Object: 3, Form: ident.Encoded}); !ok || !fl.index.Ready(h) {
+		t.Error("a bad sample has no ready place in the encoded tier")
+	}
+}
+
+// TestAnotherJobYetToBeginCounts: the epoch that a job will begin with is a use.
+func TestAnotherJobYetToBeginCounts(t *testing.T) {
+	r, _ := keepRig(t, func(e *Register) { e.Spec.Epochs = 1 })
+	s, fl := r.c.roster.order[0], r.c.flights
+	if uses, sure := fl.laterUses(s, 3); uses != 1 || !sure { // it has not begun its only epoch
+		t.Errorf("%d uses are ahead, %v", uses, sure)
 	}
 }

@@ -44,7 +44,7 @@ func (fl *flights) source(d *delivery, i int) {
 		fl.failRow(d, i, bad)
 		return
 	}
-	k := fl.keepingOf(s, d.epoch)
+	k := fl.keepingOf(s)
 	if s.group != nil && fl.sourceShared(d, i) {
 		fl.needs.renew(x)
 		return
@@ -120,23 +120,41 @@ func (fl *flights) reservePlace(s *stream, key ident.Key) {
 	if h, ok := fl.index.Lookup(key); ok {
 		fl.index.Hit(h)
 	} else if fl.flying.get(key) == nil {
-		need, stored := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs), fl.cfg.Bytes(x)
-		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, stored*6))
-		h, ok := fl.index.Admit(key, guess, need, fl.needs.evicted)
+		need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
+		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, fl.cfg.Bytes(x)*6))
+		may, price, alone := true, 0.0, fl.wantsAlone(s, x)
+		if alone {
+			fl.keepingOf(s)
+			may, price = fl.mayKeep(s, x)
+		}
+		var h residency.Handle
+		ok := false
+		if may {
+			h, ok = fl.index.Admit(key, guess, need, fl.needs.evicted)
+		}
+		if alone {
+			s.keeping.count(may, ok, price)
+		}
 		if ok {
 			fl.index.SetReady(h)
 		} else {
-			ekey := ident.Key{Object: x, Form: ident.Encoded}
-			if _, there := fl.index.Lookup(ekey); !there {
-				if h, ok := fl.index.Admit(ekey, fl.cfg.Granule(ident.Encoded, stored), need, fl.needs.evicted); ok &&
-					fl.index.Pins(h) == 0 {
-					fl.index.SetReady(h)
-				}
-			}
+			fl.reserveStored(x, need)
 		}
 		fl.needs.relevel(x)
 	}
 	fl.needs.renew(x)
+}
+
+// reserveStored is reservePlace in the encoded tier, for a sample that is not to be kept decoded.
+func (fl *flights) reserveStored(x ident.ObjectID, need int) {
+	key := ident.Key{Object: x, Form: ident.Encoded}
+	h, there := fl.index.Lookup(key)
+	if !there {
+		h, there = fl.index.Admit(key, fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x)), need, fl.needs.evicted)
+	}
+	if there && !fl.index.Ready(h) && fl.index.Pins(h) == 0 { // else a flight of another recipe is bringing it
+		fl.index.SetReady(h)
+	}
 }
 
 type waiter struct {
