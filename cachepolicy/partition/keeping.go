@@ -1,8 +1,8 @@
 package partition
 
-// Slowdown is the part of an epoch's time by which filling the decoded tier may lengthen it, when it is not known whether
-// a later epoch will use what is kept. The epoch is compared with one in which nothing is kept. Users are promised 10 %;
-// the rest is for what the means of a recipe miss.
+// Slowdown is the part of an epoch's time by which filling the decoded tier may lengthen it, when it is not known
+// whether a later epoch will use what is kept. The epoch is compared with one in which nothing is kept. Users are
+// promised 10 %; the rest is for what the means of a recipe miss.
 const Slowdown = 0.08
 
 // Keeping is what one sample of a recipe costs, in seconds of all cores that work. It says what it costs to keep the

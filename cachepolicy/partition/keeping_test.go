@@ -41,8 +41,8 @@ func TestKeepingCosts(t *testing.T) {
 	}
 }
 
-// TestAllowanceBoundsAnEpoch: whatever samples an epoch has, at every moment it has taken at most (1 + Slowdown) times as
-// long as an epoch in which nothing is kept would have, unless storing the encoded form alone takes more.
+// TestAllowanceBoundsAnEpoch: whatever samples an epoch has, at every moment it has taken at most (1 + Slowdown) times
+// as long as an epoch in which nothing is kept would have, unless storing the encoded form alone takes more.
 func TestAllowanceBoundsAnEpoch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cost := func(name string, most float64) float64 { return rapid.Float64Range(0.01, most).Draw(t, name) }

@@ -8,8 +8,8 @@ import (
 	"larder/jobs"
 )
 
-// TestAnEpochThatBeginsAgainIsDealtOnce: an epoch is prepared ahead for two ranks, and a new client of one of them asks for
-// it. It begins again when the other rank asks too, which has seen nothing of it: each sample comes once.
+// TestAnEpochThatBeginsAgainIsDealtOnce: an epoch is prepared ahead for two ranks, and a new client of one of them
+// asks for it. It begins again when the other rank asks too, which has seen nothing of it: each sample comes once.
 func TestAnEpochThatBeginsAgainIsDealtOnce(t *testing.T) {
 	for _, m := range allModes {
 		for _, changed := range []bool{false, true} {

@@ -68,8 +68,8 @@ func perSample(rate float64) float64 {
 }
 
 // mayKeep decides whether the decoded tier may keep a sample that no other job wants now, and at which price for the
-// allowance of the job. What is not worth that is kept all the same where its original bytes would be dropped: storage is
-// not read again to save processor time.
+// allowance of the job. What is not worth that is kept all the same where its original bytes would be dropped: storage
+// is not read again to save processor time.
 func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64) {
 	k := &s.keeping
 	costs, stores := k.costs, fl.tiering.budgets[ident.Encoded] > 0

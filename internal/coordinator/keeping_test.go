@@ -30,8 +30,8 @@ func keepRig(t *testing.T, change func(*Register)) (*rig, *peer) {
 	return r, p
 }
 
-// epochOf runs an epoch whose client waits so long for each batch, and returns how many samples the tier holds after it,
-// with the first ones of the next epoch, which are prepared ahead.
+// epochOf runs an epoch whose client waits so long for each batch, and returns how many samples the tier holds after
+// it, with the first ones of the next epoch, which are prepared ahead.
 func (r *rig) epochOf(p *peer, n uint32, waited time.Duration) (held int) {
 	p.epoch(n)
 	for range 20 {
@@ -47,8 +47,8 @@ func (r *rig) epochOf(p *peer, n uint32, waited time.Duration) (held int) {
 	return r.c.needs.index.Entries(ident.Decoded)
 }
 
-// TestFillIsPaced: a job of unknown length whose client waits keeps as many samples of its first epoch as lengthen it by
-// 8 %, more of the second, which is shorter for that, and all in the end.
+// TestFillIsPaced: a job of unknown length whose client waits keeps as many samples of its first epoch as lengthen it
+// by 8 %, more of the second, which is shorter for that, and all in the end.
 func TestFillIsPaced(t *testing.T) {
 	r, p := keepRig(t, nil)
 	var held []int
