@@ -96,20 +96,7 @@ func (fl *flights) moveForward(f *flight, turn uint64) {
 // is kept instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
 func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
-	may, price := true, 0.0
-	if alone {
-		may, price = fl.mayKeep(s, x)
-	}
-	var entry residency.Handle
-	admitted := false
-	if may {
-		need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
-		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, fl.cfg.Bytes(x)*6))
-		entry, admitted = fl.index.Admit(key, guess, need, fl.needs.evicted)
-	}
-	if alone {
-		s.keeping.count(may, admitted, price)
-	}
+	entry, admitted := fl.admitDecoded(key, s, alone)
 	if admitted && fl.index.Ready(entry) {
 		fl.needs.relevel(x)
 		return nil, entry
@@ -127,24 +114,45 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	return f, 0
 }
 
+// admitDecoded asks the decoded tier to keep a sample, if its job may: see mayKeep for one that no other job wants.
+func (fl *flights) admitDecoded(key ident.Key, s *stream, alone bool) (h residency.Handle, admitted bool) {
+	x := key.Object
+	may, price := true, 0.0
+	if alone {
+		may, price = fl.mayKeep(s, x)
+	}
+	if may {
+		need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
+		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, fl.cfg.Bytes(x)*6))
+		h, admitted = fl.index.Admit(key, guess, need, fl.needs.evicted)
+	}
+	if alone {
+		s.keeping.count(may, admitted, price)
+	}
+	return h, admitted
+}
+
+// admitStored asks the encoded tier to keep the original bytes of a sample.
+func (fl *flights) admitStored(x ident.ObjectID, need int) (residency.Handle, bool) {
+	size := fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x))
+	return fl.index.Admit(ident.Key{Object: x, Form: ident.Encoded}, size, need, fl.needs.evicted)
+}
+
 // storedStays reports whether the encoded tier has the original bytes of a sample, or takes them; they are admitted
 // then, for the flight that follows.
 func (fl *flights) storedStays(s *stream, x ident.ObjectID) bool {
-	key := ident.Key{Object: x, Form: ident.Encoded}
-	if _, there := fl.index.Lookup(key); there {
+	if _, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); there {
 		return true
 	}
-	size := fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x))
-	_, admitted := fl.index.Admit(key, size, fl.needs.needOf(s, x, allJobs), fl.needs.evicted)
+	_, admitted := fl.admitStored(x, fl.needs.needOf(s, x, allJobs))
 	return admitted
 }
 
 // holdStored finds the original bytes for a flight in the encoded tier, or decides whether the tier will keep them.
 func (fl *flights) holdStored(f *flight, s *stream) {
 	x := f.key.Object
-	key := ident.Key{Object: x, Form: ident.Encoded}
 	f.from = ident.Stored
-	h, there := fl.index.Lookup(key)
+	h, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
 	if there && fl.index.Ready(h) {
 		fl.countHit(s, ident.Encoded)
 		fl.index.Hit(h)
@@ -159,8 +167,7 @@ func (fl *flights) holdStored(f *flight, s *stream) {
 				return
 			}
 		}
-		size := fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x))
-		if h, there = fl.index.Admit(key, size, fl.needs.needOf(s, x, serves), fl.needs.evicted); !there {
+		if h, there = fl.admitStored(x, fl.needs.needOf(s, x, serves)); !there {
 			return
 		}
 	}

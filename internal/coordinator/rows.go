@@ -120,25 +120,14 @@ func (fl *flights) reservePlace(s *stream, key ident.Key) {
 	if h, ok := fl.index.Lookup(key); ok {
 		fl.index.Hit(h)
 	} else if fl.flying.get(key) == nil {
-		need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
-		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, fl.cfg.Bytes(x)*6))
-		may, price, alone := true, 0.0, fl.wantsAlone(s, x)
+		alone := fl.wantsAlone(s, x)
 		if alone {
 			fl.keepingOf(s)
-			may, price = fl.mayKeep(s, x)
 		}
-		var h residency.Handle
-		ok := false
-		if may {
-			h, ok = fl.index.Admit(key, guess, need, fl.needs.evicted)
-		}
-		if alone {
-			s.keeping.count(may, ok, price)
-		}
-		if ok {
+		if h, ok := fl.admitDecoded(key, s, alone); ok {
 			fl.index.SetReady(h)
 		} else {
-			fl.reserveStored(x, need)
+			fl.reserveStored(x, fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs))
 		}
 		fl.needs.relevel(x)
 	}
@@ -147,10 +136,9 @@ func (fl *flights) reservePlace(s *stream, key ident.Key) {
 
 // reserveStored is reservePlace in the encoded tier, for a sample that is not to be kept decoded.
 func (fl *flights) reserveStored(x ident.ObjectID, need int) {
-	key := ident.Key{Object: x, Form: ident.Encoded}
-	h, there := fl.index.Lookup(key)
+	h, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
 	if !there {
-		h, there = fl.index.Admit(key, fl.cfg.Granule(ident.Encoded, fl.cfg.Bytes(x)), need, fl.needs.evicted)
+		h, there = fl.admitStored(x, need)
 	}
 	if there && !fl.index.Ready(h) && fl.index.Pins(h) == 0 { // else a flight of another recipe is bringing it
 		fl.index.SetReady(h)
