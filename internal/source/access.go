@@ -31,7 +31,7 @@ const (
 // error is a *errs.Error of reason PERMISSION_DENIED that reveals nothing that r could not find out alone.
 func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 	root := ""
-	if isMade(nameOrURI) {
+	if IsMade(nameOrURI) {
 		d, err := c.openMade(nameOrURI)
 		if err != nil {
 			return err

@@ -116,7 +116,7 @@ type walkHow struct {
 }
 
 func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
-	if isMade(uri) {
+	if IsMade(uri) {
 		return c.openMade(uri)
 	}
 	root, err := parseURI(uri)
@@ -207,7 +207,7 @@ func (c *Catalog) ReindexFor(ctx context.Context, d *Dataset, r Reader) (*Datase
 }
 
 func (c *Catalog) open(ctx context.Context, nameOrURI string, how walkHow) (*Dataset, error) {
-	if isMade(nameOrURI) {
+	if IsMade(nameOrURI) {
 		return c.openMade(nameOrURI)
 	}
 	if d, ok := c.Get(nameOrURI); ok {

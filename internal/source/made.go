@@ -29,8 +29,8 @@ type Made struct {
 // URI is python:NAME@VERSION.
 func (m *Made) URI() string { return schemeMade + m.Name + "@" + m.Version }
 
-// isMade reports whether a uri is one of a dataset made by workers.
-func isMade(uri string) bool { return strings.HasPrefix(uri, schemeMade) }
+// IsMade reports whether a uri is one of a dataset made by workers.
+func IsMade(uri string) bool { return strings.HasPrefix(uri, schemeMade) }
 
 func (m *Made) check() error {
 	bad := ""

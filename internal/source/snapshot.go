@@ -85,8 +85,10 @@ func (s *snapshot) Key(id ident.SampleID) string {
 	case s.made != nil:
 		return strconv.Itoa(int(id))
 	}
-	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
+	return s.fileKey(id)
 }
+
+func (s *snapshot) fileKey(id ident.SampleID) string { return s.dirs[s.dirOf[id]].rel + "/" + s.name(id) }
 
 func (s *snapshot) name(id ident.SampleID) string {
 	from := uint32(0)
@@ -103,7 +105,7 @@ func (s *snapshot) path(id ident.SampleID) string {
 	if s.made != nil {
 		return s.made.URI() + "#" + s.Key(id)
 	}
-	return join(s.root, s.Key(id))
+	return join(s.root, s.fileKey(id))
 }
 
 func (s *snapshot) object(id ident.SampleID) ident.ObjectID {

@@ -30,6 +30,10 @@ type WorkRequest struct {
 	PID      int32    `json:"pid"`      // of the worker, as its own PID namespace counts; 0 = the socket's
 	OutBytes uint64   `json:"outBytes"` // of its memory, whose descriptor rides on the frame
 	Client   string   `json:"client"`   // who started it, for people
+	// Inline says that the worker is the training process itself, which works only while its script waits for a batch: it
+	// gets tasks of jobs of this process (PID) alone.
+	Inline bool   `json:"inline"`
+	Window uint32 `json:"window"` // tasks it wants at most at once; 0 = as many as the daemon gives
 }
 
 // WorkResult answers WORK. The descriptor of the input memory rides on it.
