@@ -245,13 +245,21 @@ func (e *Engine) recipesOf(req *wire.WorkRequest, peer shm.Peer) ([]*work.Job, e
 			return nil, errs.New(errs.NotFound, id, hint, "a worker of %s names recipe %.40q, which no job of it has",
 				req.Dataset, id)
 		}
-		if m := j.Data.Made(); m != nil && m.UID != peer.UID {
+		if m := j.Data.Made(); m != nil && m.UID != workerUID(peer) {
 			return nil, errs.New(errs.Denied, req.Dataset, "declare the dataset under a name of your own",
 				"dataset %s is of uid %d, and takes no workers of uid %d", req.Dataset, m.UID, peer.UID)
 		}
 		out = append(out, &j.Job)
 	}
 	return out, nil
+}
+
+// workerUID is the user for whom a worker works: root and the daemon's own user are one, as in every request.
+func workerUID(peer shm.Peer) uint32 {
+	if peer.UID == 0 {
+		return uint32(os.Getuid())
+	}
+	return peer.UID
 }
 
 // ownsRank reports whether a process holds a rank of a job.

@@ -60,6 +60,9 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	since := w.since
 	t := w.letGo(d.Task)
 	closed := w.closed
+	if t != nil {
+		w.taking++
+	}
 	c.mu.Unlock()
 	switch {
 	case t == nil && closed: // it was given up a moment ago
@@ -70,6 +73,9 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	took := c.cfg.Now().Sub(since)
 	kept, err := w.takeOver(t, d)
 	w.out.Free(d.Offset)
+	c.mu.Lock()
+	w.taking--
+	c.mu.Unlock()
 	if err != nil {
 		c.mu.Lock()
 		c.mu.stats.Refused++

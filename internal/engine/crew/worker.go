@@ -29,6 +29,7 @@ type Worker struct {
 
 	// Guarded by Crew.mu.
 	held    []held // oldest first
+	taking  int    // records that are being copied out of its memory
 	slots   []bool // of the input memory that are in use
 	ready   bool
 	closed  bool
@@ -115,7 +116,9 @@ func (w *Worker) recipeFor(f fit) int {
 }
 
 // hasRoom reports whether the worker may have one more task; Crew.mu is held.
-func (w *Worker) hasRoom() bool { return w.ready && !w.closed && len(w.held) < w.window }
+func (w *Worker) hasRoom() bool {
+	return w.ready && !w.closed && len(w.held)+w.taking < w.window
+}
 
 // pump gives the worker what there is for it.
 func (w *Worker) pump() {

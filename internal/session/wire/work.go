@@ -179,7 +179,9 @@ func cutFront(s string, n int) string {
 }
 
 // AppendFree appends the payload of FREE: the offset of a record that was taken over.
-func AppendFree(dst []byte, offset uint64) []byte { return binary.LittleEndian.AppendUint64(dst, offset) }
+func AppendFree(dst []byte, offset uint64) []byte {
+	return binary.LittleEndian.AppendUint64(dst, offset)
+}
 
 // ParseFree reads the payload of FREE.
 func ParseFree(p []byte) (uint64, error) { return parseOne(p, "FREE") }
