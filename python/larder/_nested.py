@@ -83,8 +83,9 @@ def _name(s: Structure, path: str, found: list[str]) -> None:
 
 
 def _join(path: str, key: Any, position: bool) -> str:
-    """The name of a part: plain where no other key could be read as the same."""
+    """The name of a part: plain where no other key could be read as the same. A batch has an ``index`` of its own."""
     plain = position or (isinstance(key, str) and key != "" and not set(key) & set(".[]"))
+    plain = plain and (path != "" or key != "index")
     step = str(key) if plain else f"[{key!r}]"
     return step if not path else f"{path}.{step}" if plain else path + step
 
@@ -172,9 +173,7 @@ def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
                 hint="use text or numbers as keys",
             )
     position = kind in _POSITIONS
-    parts = tuple(
-        _flatten(v, _join(path, k, position), depth + 1, found) for k, v in zip(steps, values, strict=True)
-    )
+    parts = tuple(_flatten(v, _join(path, k, position), depth + 1, found) for k, v in zip(steps, values, strict=True))
     own = type(value) if type(value) not in (tuple, list, dict) else None
     return Structure(kind, own, () if position else tuple(steps), parts)
 

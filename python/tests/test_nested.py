@@ -191,6 +191,14 @@ def test_a_hint_names_what_collate_fn_gets():
         _nested.flatten((np.zeros(3), None))
 
 
+def test_field_names():
+    item = {"image": 1, "index": 2, "target": {"index": 3, "a.b": 4, 0: (5, {"c": 6}), "0": 7}}
+    names = ("image", "['index']", "target.index", "target['a.b']", "target[0].0", "target[0].1.c", "target.0")
+    assert _nested.flatten(item)[1].names == names
+    assert _nested.flatten(5)[1].names == ("value",)
+    assert _nested.names(_nested.flatten((1, "a"))[1].text) == ("0", "1")
+
+
 def test_a_list_that_holds_itself_is_refused():
     loop: list[Any] = []
     loop.append(loop)

@@ -60,9 +60,9 @@ def test_damaged_records_are_refused_or_read_inside():
             if r.random() < 0.5:
                 bad[at] = r.randrange(256)
             else:
-                bad[at // 8 * 8 : at // 8 * 8 + 8] = r.choice([0, 1, 63, 64, 1 << 40, 1 << 63, (1 << 64) - 64]).to_bytes(
-                    8, "little"
-                )
+                bad[at // 8 * 8 : at // 8 * 8 + 8] = r.choice(
+                    [0, 1, 63, 64, 1 << 40, 1 << 63, (1 << 64) - 64]
+                ).to_bytes(8, "little")
         try:
             _record.read(bytes(bad[: r.randrange(len(bad))] if r.random() < 0.1 else bad))
         except InvalidError:
