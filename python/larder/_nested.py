@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _record
+from . import _ragged, _record
 from ._record import Leaf
 from .errors import InvalidError
 
@@ -450,26 +450,43 @@ def _as_tensor(value: Any, kind: str) -> Any:
     return torch.from_numpy(value)
 
 
-def batch(columns: Sequence[Any], structure: Structure | str, torch: bool = True) -> Any:
+def batch(
+    columns: Sequence[Any],
+    structure: Structure | str,
+    torch: bool = True,
+    ragged: Mapping[str, _ragged.Rule] | None = None,
+) -> Any:
     """The batch of what ``default_collate`` would get: one column for each leaf.
 
     A column is an array of all rows, a list of arrays of each row where shapes differ, or a list of str or bytes. An
-    array becomes a tensor with ``torch``. A list of arrays is stacked where their shapes are equal.
+    array becomes a tensor with ``torch``. A list of arrays is what the rule of its field in ``ragged`` makes of it;
+    without a rule it is stacked. A list of numbers of a sample with a rule is an array.
 
     Raises:
-        InvalidError: rows differ in shape, or the structure has what default_collate refuses.
+        InvalidError: rows without a rule differ in shape, or the structure has what default_collate refuses.
     """
-    return _collate(_known(structure), iter(columns), list, torch, "")
+    return _collate(_known(structure), iter(columns), list, _Batch(torch, ragged or {}), "")
 
 
-def _collate(s: Structure, rest: Any, texts: type, torch: bool, path: str) -> Any:
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """What all fields of a batch have in common."""
+
+    torch: bool
+    rules: Mapping[str, _ragged.Rule]
+
+
+def _collate(s: Structure, rest: Any, texts: type, how: _Batch, path: str) -> Any:
     if s.kind in ("str", "bytes"):
         return texts(next(rest))
+    rule = how.rules.get(path or "value")
+    if rule is not None and s.kind not in _CONTAINERS:
+        return _finish(_ragged.join(next(rest), rule, path or "value", s.kind == "bfloat16"), s.kind, how)
     if s.kind in _NUMBERS:
         rows = _stacked(next(rest), path)
-        return [_finish(np.ascontiguousarray(rows[:, i]), s.kind, torch) for i in range(rows.shape[1])]
+        return [_finish(np.ascontiguousarray(rows[:, i]), s.kind, how) for i in range(rows.shape[1])]
     if s.kind not in _CONTAINERS:
-        return _finish(_stacked(next(rest), path), s.kind, torch)
+        return _finish(_stacked(next(rest), path), s.kind, how)
     if s.kind == "dataclass":
         raise InvalidError(
             f"the sample{_at(path)} is a dataclass, which default_collate refuses",
@@ -478,7 +495,7 @@ def _collate(s: Structure, rest: Any, texts: type, torch: bool, path: str) -> An
         )
     inner = list if s.kind == "dict" else tuple
     values = [
-        _collate(p, rest, inner, torch, _join(path, k, s.kind in _POSITIONS))
+        _collate(p, rest, inner, how, _join(path, k, s.kind in _POSITIONS))
         for p, k in zip(s.parts, s.steps, strict=True)
     ]
     if s.kind == "dict":
@@ -501,8 +518,10 @@ def _stacked(column: Any, path: str) -> Any:
     return np.stack(column) if column else np.empty((0,))
 
 
-def _finish(value: Any, kind: str, torch: bool) -> Any:
-    return _as_tensor(value, kind) if torch else value
+def _finish(value: Any, kind: str, how: _Batch) -> Any:
+    if not how.torch:
+        return value
+    return [_as_tensor(v, kind) for v in value] if isinstance(value, list) else _as_tensor(value, kind)
 
 
 def samples(columns: Sequence[Any], structure: Structure | str, rows: int) -> list[Any]:
