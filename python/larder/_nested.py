@@ -8,6 +8,7 @@ become lists, mappings keep their type, text stays text, Python floats become fl
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import importlib
@@ -24,7 +25,12 @@ from .errors import InvalidError
 
 _DEPTH = 32  # of containers within each other
 _NUMBERS = {"ints": int, "floats": float, "bools": bool}  # lists of numbers, which are one leaf
-_NUMBER_TYPES = {"ints": np.int64, "floats": np.float64, "bools": np.bool_}
+_NUMBER_KINDS: dict[type, str] = {number: kind for kind, number in _NUMBERS.items()}
+_NUMBER_TYPES: dict[str, tuple[str, Any]] = {
+    "ints": ("q", np.int64),
+    "floats": ("d", np.float64),
+    "bools": ("b", np.bool_),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +196,9 @@ def leaves(sample: Any, structure: Structure | str) -> list[Leaf]:
 
 
 def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
+    if want.kind == "tensor" and (leaf := _plain_tensor(value)) is not None:
+        found.append(leaf)
+        return
     kind = _container(value)
     if want.kind in _NUMBERS and kind == "list" and not value:
         kind = want.kind  # an empty list of numbers
@@ -272,9 +281,10 @@ def _container(value: Any) -> str:
     """What kind of container a value is; empty = it is none."""
     cls: Any = type(value)
     if cls is list and value:
-        first = type(value[0])
-        for kind, number in _NUMBERS.items():
-            if first is number and all(type(v) is number for v in value):
+        types = set(map(type, value))
+        if len(types) == 1:
+            kind = _NUMBER_KINDS.get(types.pop())
+            if kind is not None:
                 return kind
     return _container_of(cls)
 
@@ -307,7 +317,8 @@ def _open(value: Any, kind: str) -> tuple[Sequence[Any], Sequence[Any]]:
 
 def _numbers(value: list[Any], kind: str, path: str) -> Leaf:
     try:
-        values = np.array(value, _NUMBER_TYPES[kind])
+        words, dtype = _NUMBER_TYPES[kind]
+        values = np.frombuffer(array.array(words, value), dtype)
     except OverflowError as e:
         raise InvalidError(
             f"the sample{_at(path)} has a number that does not fit into 64 bits", subject=path, hint="return floats"
@@ -343,6 +354,19 @@ def _leaf(value: Any, path: str) -> tuple[str, Leaf]:
     raise _refused(value, path, _full_name(type(value)), _hint(value))
 
 
+def _plain_tensor(value: Any) -> Leaf | None:
+    """The leaf of a tensor that NumPy can look at as it is; None = it needs a closer look."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    try:
+        plain = value.numpy()
+    except (RuntimeError, TypeError):
+        return None
+    code = _record.code(plain.dtype)
+    return Leaf(_record.ARRAY, code, plain) if code else None
+
+
 def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
     if value.device.type != "cpu":
         raise _refused(value, path, f"a tensor on {value.device}", "return .cpu(): larder hands batches over in memory")
@@ -356,8 +380,8 @@ def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
         raise _refused(value, path, f"a tensor of dtype {value.dtype}", "return torch.view_as_real(it)")
     if plain.is_neg():
         plain = plain.resolve_neg()
-    array = plain.numpy()
-    return "tensor", Leaf(_record.ARRAY, _record.code(array.dtype), array)
+    values = plain.numpy()
+    return "tensor", Leaf(_record.ARRAY, _record.code(values.dtype), values)
 
 
 def _full_name(cls: type) -> str:
