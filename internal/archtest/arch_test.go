@@ -92,6 +92,7 @@ var allowed = map[string][]string{
 	"larder/internal/prep": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
 	"larder/internal/raster": {},
+	"larder/internal/record": {"larder/internal/errs", "larder/internal/units", "larder/proto/larder/v1"},
 	"larder/tiers": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/invariant", "larder/internal/shm", "larder/tiers/arena",
 		"larder/tiers/encoded"},

@@ -153,6 +153,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		return nil, errs.New(errs.Invalid, "name", "use 1 to 256 printable characters", "register job %q: not a name",
 			s.GetName())
 	}
+	if err := noRecords(s); err != nil {
+		return nil, err
+	}
 	if s.GetDataset() == "" {
 		return nil, bad("dataset", "give a uri such as imagefolder:/data/train", "no dataset")
 	}
