@@ -17,7 +17,7 @@ from ._record import FieldDict, Leaf
 from ._transform import Transform
 from .errors import InvalidError
 
-_TRACEBACK = 16 << 10  # bytes
+_TRACEBACK = 8000  # characters
 
 
 class Layout(NamedTuple):
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
 class Failure(NamedTuple):
     """An item that could not be made."""
 
-    index: int
+    sample: int
     type: str
     message: str
     traceback: str
@@ -136,13 +136,14 @@ def probe(maker: Maker, known: Sequence[int], more: Sequence[int], twice: bool) 
     failures: list[Failure] = []
     digests: list[str] = []
     largest, end = 0, time.monotonic() + 1.0
-    first = -1
+    first, wrong = -1, None
     for index in [*known, *(i for i in more if i not in known)]:
         if index not in known and time.monotonic() > end:
             break
         try:
             layouts, digest, size = _look(maker, index, 0)
         except Exception as e:
+            wrong = wrong or e
             failures.append(failure(index, e))
             digests.append(type(e).__name__ * (index in known))
             continue
@@ -150,13 +151,15 @@ def probe(maker: Maker, known: Sequence[int], more: Sequence[int], twice: bool) 
         digests.append(digest * (index in known))
         first = index if first < 0 else first
         found = _merged(found, layouts, first, index) if found else layouts
+    if isinstance(wrong, InvalidError) and not found:
+        raise wrong
     if not found:
         raise InvalidError(
-            f"item {failures[0].index} of {_dataset.describe(maker.base)} cannot be made: {failures[0].words}\n"
+            f"item {failures[0].sample} of {_dataset.describe(maker.base)} cannot be made: {failures[0].words}\n"
             f"{failures[0].traceback}",
             subject="dataset",
             hint="the dataset raised it",
-        )
+        ) from wrong
     same, other = True, False
     if twice and first >= 0:
         again, elsewhere = _look(maker, first, 0)[1], _look(maker, first, 1)[1]

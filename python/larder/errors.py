@@ -181,6 +181,10 @@ class RandomItemWarning(UserWarning):
     """``cache="items"`` was declared for a dataset whose items are random: every epoch would see the same ones."""
 
 
+class WorkerWarning(UserWarning):
+    """A worker process ended; another one took its place. A Loader warns of it once."""
+
+
 class UnknownVariableWarning(UserWarning):
     """An environment variable begins with LARDER_ and means nothing; the message has the nearest known name."""
 
