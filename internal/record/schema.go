@@ -107,8 +107,12 @@ func (f *Field) Size() int64 {
 // Schema is what all records of a dataset, or of a step of a recipe, agree in. The zero Schema has no fields.
 type Schema struct{ Fields []Field }
 
-// maxElement bounds dimensions and sizes, so that no product of two checked numbers overflows.
-const maxElement = 1 << 40
+// maxElement bounds dimensions and sizes of records, maxDim the dimensions that a schema may fix. All dense fields of a
+// schema have maxElement bytes together at most, so that a batch of them can be counted in 63 bits.
+const (
+	maxElement = 1 << 40
+	maxDim     = 1<<31 - 1
+)
 
 // Check says what is wrong with a schema: names that are empty, long or used twice, unknown kinds and dtypes, shapes
 // that do not belong to the kind.
@@ -117,7 +121,7 @@ func (s *Schema) Check() error {
 		return errs.New(errs.Invalid, "", "put related values into one array",
 			"a schema has %d fields, and %d are the most", n, MaxFields)
 	}
-	seen := make(map[string]bool, len(s.Fields))
+	seen, dense := make(map[string]bool, len(s.Fields)), int64(0)
 	for i := range s.Fields {
 		f := &s.Fields[i]
 		if err := f.check(); err != nil {
@@ -129,6 +133,11 @@ func (s *Schema) Check() error {
 				"a schema has two fields %s", quoted(f.Name))
 		}
 		seen[f.Name] = true
+		dense += align(f.Size())
+	}
+	if dense > maxElement {
+		return errs.New(errs.Invalid, "", "make samples smaller", "a schema has samples of %d bytes, and %d are the most",
+			dense, int64(maxElement))
 	}
 	return nil
 }
@@ -156,8 +165,8 @@ func (f *Field) check() error {
 	case Array:
 		n := f.DType.Size()
 		for _, d := range f.Shape {
-			if d < Ragged || d > maxElement {
-				return fmt.Errorf("a dimension is -1 or 0 to %d, not %d", int64(maxElement), d)
+			if d < Ragged || d > maxDim {
+				return fmt.Errorf("a dimension is -1 or 0 to %d, not %d", maxDim, d)
 			}
 			if d > 0 {
 				if n > maxElement/d {
