@@ -21,6 +21,7 @@ type library struct {
 	catalog     *source.Catalog
 	journal     journal.Log // names of datasets survive in it
 	skipCorrupt bool        // see Config.SkipCorrupt
+	declared    declarations
 }
 
 // mayRegister refuses what cannot be registered by another user, before a file is looked at.

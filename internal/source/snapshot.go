@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -42,21 +43,27 @@ type snapshot struct {
 	fp      uint64
 	report  Report
 	empty   []int32 // classes without samples
+	made    *Made   // of a dataset without files, in which no column has anything; else nil
 }
 
-func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(len(s.dirOf)) }
+func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(s.Len()) }
 
 // Len is the number of sample ids, tombstones included.
-func (s *snapshot) Len() int { return len(s.dirOf) }
+func (s *snapshot) Len() int {
+	if s.made != nil {
+		return s.made.Length
+	}
+	return len(s.dirOf)
+}
 
 // Live is false for tombstones and for ids out of range.
 func (s *snapshot) Live(id ident.SampleID) bool {
-	return s.has(id) && s.dead[id>>6]&(1<<(id&63)) == 0
+	return s.has(id) && (s.made != nil || s.dead[id>>6]&(1<<(id&63)) == 0)
 }
 
 // Label is the class number, -1 out of range and for tombstones whose class is gone.
 func (s *snapshot) Label(id ident.SampleID) int64 {
-	if !s.has(id) {
+	if !s.has(id) || s.made != nil {
 		return -1
 	}
 	return int64(s.dirs[s.dirOf[id]].label)
@@ -64,7 +71,7 @@ func (s *snapshot) Label(id ident.SampleID) int64 {
 
 // Class is the name of the class folder.
 func (s *snapshot) Class(id ident.SampleID) string {
-	if !s.has(id) {
+	if !s.has(id) || s.made != nil {
 		return ""
 	}
 	return s.dirs[s.dirOf[id]].class
@@ -72,11 +79,16 @@ func (s *snapshot) Class(id ident.SampleID) string {
 
 // Key is the path below the root.
 func (s *snapshot) Key(id ident.SampleID) string {
-	if !s.has(id) {
+	switch {
+	case !s.has(id):
 		return ""
+	case s.made != nil:
+		return strconv.Itoa(int(id))
 	}
-	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
+	return s.fileKey(id)
 }
+
+func (s *snapshot) fileKey(id ident.SampleID) string { return s.dirs[s.dirOf[id]].rel + "/" + s.name(id) }
 
 func (s *snapshot) name(id ident.SampleID) string {
 	from := uint32(0)
@@ -90,7 +102,10 @@ func (s *snapshot) path(id ident.SampleID) string {
 	if !s.has(id) {
 		return ""
 	}
-	return join(s.root, s.Key(id))
+	if s.made != nil {
+		return s.made.URI() + "#" + s.Key(id)
+	}
+	return join(s.root, s.fileKey(id))
 }
 
 func (s *snapshot) object(id ident.SampleID) ident.ObjectID {
