@@ -95,8 +95,13 @@ func New(cfg Config) (*Engine, error) {
 	e.library = &library{catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, skipCorrupt: cfg.Work.SkipCorrupt}
 	e.compiler = &compiler{library: e.library, rings: e.memory.rings}
 	e.history = &history{journal: cfg.Journal.Log, found: cfg.Journal.Found, jobs: e.jobs, catalog: cfg.Data.Catalog}
+	e.crew = crew.New(crew.Config{
+		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
+		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
+		Owns: e.ownsRank, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
+	})
 	e.views = &views{
-		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters,
+		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
@@ -105,11 +110,6 @@ func New(cfg Config) (*Engine, error) {
 		Log: cfg.Log, Note: e.log.note,
 		Locate: e.history.locate,
 		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Data.Catalog.Read(ctx, o, nil) },
-	})
-	e.crew = crew.New(crew.Config{
-		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
-		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
-		Owns: e.ownsRank, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
 	})
 	e.pool = work.New(work.Config{
 		Workers: cfg.Work.Workers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,

@@ -96,6 +96,9 @@ func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSam
 		path, offset := l.catalog.ObjectPath(b.Object)
 		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset),
 			Reason: b.Reason}
+		if j.Made != nil {
+			q.Reason, q.Traceback, _ = strings.Cut(b.Reason, "\n")
+		}
 		if b.At > 0 {
 			q.DamagedAt = new(uint64(offset + b.At - 1))
 		}

@@ -88,7 +88,9 @@ func (s *snapshot) Key(id ident.SampleID) string {
 	return s.fileKey(id)
 }
 
-func (s *snapshot) fileKey(id ident.SampleID) string { return s.dirs[s.dirOf[id]].rel + "/" + s.name(id) }
+func (s *snapshot) fileKey(id ident.SampleID) string {
+	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
+}
 
 func (s *snapshot) name(id ident.SampleID) string {
 	from := uint32(0)
