@@ -231,24 +231,29 @@ class Service:
                 os.close(fd)
 
     def _answer(self, request: int) -> bytes:
-        while True:
+        answer: bytes | None = None
+        while answer is None:
             for type_, rid, payload in self.link.receive():
                 if rid == request and type_ in (_wire.WELCOME, _wire.RESULT):
-                    return payload
-                if type_ in (_wire.ERROR, _wire.GONE):
-                    raise _wire.parse_error(payload)
+                    answer = payload
+                else:  # tasks may come with the answer
+                    self._take(type_, rid, payload)
+        return answer
 
     def react(self) -> None:
         """Reads what has arrived; blocks when nothing has."""
         for type_, rid, payload in self.link.receive():
-            if type_ == _wire.TASK:
-                self.tasks.append(Task(*_TASK.unpack_from(payload)))
-            elif type_ == _wire.FREE:
-                self.memory.free(_U64.unpack_from(payload)[0])
-            elif type_ == _wire.PING:
-                self.link.send(_wire.PONG, b"", rid)
-            elif type_ in (_wire.GONE, _wire.ERROR):
-                raise _wire.parse_error(payload)
+            self._take(type_, rid, payload)
+
+    def _take(self, type_: int, rid: int, payload: bytes) -> None:
+        if type_ == _wire.TASK:
+            self.tasks.append(Task(*_TASK.unpack_from(payload)))
+        elif type_ == _wire.FREE:
+            self.memory.free(_U64.unpack_from(payload)[0])
+        elif type_ == _wire.PING:
+            self.link.send(_wire.PONG, b"", rid)
+        elif type_ in (_wire.GONE, _wire.ERROR):
+            raise _wire.parse_error(payload)
 
     def arrived(self, seconds: float) -> bool:
         """Waits for something to arrive."""

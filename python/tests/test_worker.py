@@ -285,7 +285,7 @@ def test_bad_items_are_reported_with_words_and_the_worker_goes_on(boss, crews, c
 
 def test_a_worker_that_dies_is_replaced(boss, crews):
     crew = start(crews, boss, Noise(10, {4: "die"}), 2)
-    boss.queue.extend({"sample": i} for i in range(4))
+    boss.until(lambda: len(boss.works) == 2)
     pids = {m.process.pid for m in crew.members}
     os.kill(crew.members[0].process.pid, signal.SIGKILL)
     crew.members[0].process.join()
