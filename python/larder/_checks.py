@@ -15,11 +15,11 @@ FIELDS = ("image", "label", "index")
 Word = TypeVar("Word", bound=str)
 
 
-def unknown_keyword(name: str, known: list[str]) -> TypeError:
+def unknown_keyword(name: str, known: list[str], of: str = "Loader") -> TypeError:
     """The TypeError for a keyword that does not exist, with the nearest one."""
     near = difflib.get_close_matches(name, known, 1, 0.6)
     hint = f"; did you mean {near[0]!r}?" if near else f"; the arguments are {', '.join(known)}"
-    return TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
+    return TypeError(f"{of}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
@@ -54,14 +54,14 @@ def choice(name: str, value: Any, choices: tuple[Word, ...]) -> Word:
     raise InvalidError(f"{name} is {value!r}; it must be one of {words}", subject=name, hint=hint)
 
 
-def seconds(value: Any) -> float:
+def seconds(value: Any, name: str = "timeout") -> float:
     """A timeout above 0."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = float("nan")
     if not number > 0:
-        raise InvalidError(f"timeout is {value!r}; it must be a number of seconds above 0", subject="timeout")
+        raise InvalidError(f"{name} is {value!r}; it must be a number of seconds above 0", subject=name)
     return min(number, 1e8)  # poll() takes no infinity
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from larder import _nested, _record
+from larder._batches import Batches
 from larder.errors import InvalidError
 
 torch = pytest.importorskip("torch")
@@ -122,6 +123,10 @@ def columns(rows: list[list[Any]]) -> list[Any]:
     return out
 
 
+def batches(structure: _nested.Structure) -> Batches:
+    return Batches(structure, {}, torch=True, plain=True, ragged=None, collate=None, index=False)
+
+
 @pytest.mark.parametrize("seed", range(400))
 def test_batches_are_those_of_default_collate(seed):
     r = random.Random(seed)
@@ -136,7 +141,7 @@ def test_batches_are_those_of_default_collate(seed):
         assert equal(a, b), (a, b)
     got = columns(rows)
     want = torch.utils.data.default_collate(items)
-    assert equal(_nested.batch(got, structure), want), (structure.text, want)
+    assert equal(batches(structure).make(got, len(items)), want), (structure.text, want)
     for a, b in zip(items, _nested.samples(got, structure.text, len(items)), strict=True):
         assert equal(a, b), (a, b)
 
@@ -244,8 +249,8 @@ def test_a_dataclass_comes_back_and_has_no_default_batch():
     assert type(again) is Scan
     assert again.name == "s"
     assert (again.image == scan.image).all()
-    with pytest.raises(InvalidError, match="dataclass, which default_collate refuses"):
-        _nested.batch([np.zeros((1, 2, 3)), ["s"]], structure)
+    with pytest.raises(InvalidError, match="dataclass, which torch.s default_collate refuses"):
+        batches(structure).make([np.zeros((1, 2, 3)), ["s"]], 1)
 
 
 def test_a_class_that_is_not_imported_is_not_imported():
@@ -260,8 +265,8 @@ def test_a_class_that_is_not_imported_is_not_imported():
 
 def test_rows_of_different_shapes_say_what_ragged_does():
     structure = _nested.flatten({"x": np.zeros(3)})[1]
-    with pytest.raises(InvalidError, match="field x: samples of a batch have the shapes"):
-        _nested.batch([[np.zeros(3), np.zeros(4)]], structure)
+    with pytest.raises(InvalidError, match="field x: the samples of a batch have the shapes"):
+        batches(structure).make([[np.zeros(3), np.zeros(4)]], 2)
 
 
 def test_arrays_that_torch_refuses_are_taken():
@@ -270,5 +275,11 @@ def test_arrays_that_torch_refuses_are_taken():
         (value,) = through(item, _nested.flatten(item)[1])
         assert value.tolist() == item.tolist()
         assert value.flags.c_contiguous
+    imaginary = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert imaginary.is_neg()
+    structure = _nested.flatten(torch.zeros(2))[1]
+    assert through(imaginary, structure)[0].tolist() == [-2, 4]
+    with pytest.raises(InvalidError, match="sparse or quantized"):
+        _nested.leaves(torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.quint8), structure)
     grad = torch.ones(2, requires_grad=True)
     assert through(grad, _nested.flatten(grad)[1])[0].tolist() == [1, 1]

@@ -43,6 +43,7 @@ type column struct{ at, size int64 }
 
 // place is where a field of records lies: its values, or its table of entries where it is ragged.
 type place struct {
+	field  *record.Field
 	at     int64
 	size   int64 // of one row, in values or in the table
 	ragged bool
@@ -118,7 +119,7 @@ func NewRecordLayout(s *record.Schema, batch, slots int, guess int64) Layout {
 	at := int64(0)
 	for i := range s.Fields {
 		f := &s.Fields[i]
-		p, out := place{at: at, size: f.Size(), ragged: !f.Dense()}, &larderv1.Field{Name: f.Name,
+		p, out := place{field: f, at: at, size: f.Size(), ragged: !f.Dense()}, &larderv1.Field{Name: f.Name,
 			Dtype: f.DType.String(), Offset: uint64(at), Kind: f.Kind.String(), Ragged: !f.Dense()}
 		if p.ragged {
 			l.ragged = true
