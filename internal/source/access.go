@@ -30,9 +30,9 @@ const (
 // MayList checks that r may list the folder of a dataset (a name or a uri), before anything of it is looked at. The
 // error is a *errs.Error of reason PERMISSION_DENIED that reveals nothing that r could not find out alone.
 func (c *Catalog) MayList(nameOrURI string, r Reader) error {
-	root := ""
+	var at place
 	if d, ok := c.Get(nameOrURI); ok {
-		root = d.Root()
+		at = d.rs.place
 	} else {
 		parsed, err := parseURI(nameOrURI)
 		if err != nil {
@@ -42,10 +42,15 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 			}
 			return err
 		}
-		root = parsed
+		at = parsed
+	}
+	if at.format != nil {
+		return errs.New(errs.Unsupported, printable(nameOrURI), "ask the daemon's user to register the job, or use a folder "+
+			"of images", "read %s: datasets of packed files serve the daemon's user only, and uid %d is another one",
+			printable(nameOrURI), r.UID)
 	}
 	w := rightsOf(r)
-	return w.folder(root, mayRead|maySearch)
+	return w.folder(at.root, mayRead|maySearch)
 }
 
 // MayRead checks that r may read every file that d has now, and returns the fingerprint of that version. From then on

@@ -40,12 +40,13 @@ type Catalog struct {
 	datasets []*Dataset   // by id; a superseded one stays for its jobs
 	byName   map[string]*Dataset
 	roots    []*rootState
-	byRoot   map[string]*rootState
+	byRoot   map[string]*rootState // by canonical uri
 }
 
-// rootState is one folder, whatever datasets name it: they share its ids and its saved index.
+// rootState is one folder, or one set of packed files, whatever datasets name it: they share its ids and its saved
+// index.
 type rootState struct {
-	root  string
+	place
 	index uint32                   // in Catalog.roots
 	sem   chan struct{}            // held while the root is checked or walked
 	snap  atomic.Pointer[snapshot] // newest version, nil before the first walk; written under sem
@@ -116,11 +117,11 @@ type walkHow struct {
 }
 
 func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
-	root, err := parseURI(uri)
+	at, err := parseURI(uri)
 	if err != nil {
 		return nil, err
 	}
-	canonical := canonicalURI(root)
+	canonical := at.uri
 	if name == "" || name == uri {
 		name = canonical
 	}
@@ -136,9 +137,9 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if d, ok := c.named(name); ok && d.uri != canonical {
 		return nil, taken(d)
 	}
-	rs := c.rootState(root)
+	rs := c.rootState(at)
 	if err := rs.lock(ctx); err != nil {
-		return nil, fmt.Errorf("index %s: %w", printable(root), err)
+		return nil, fmt.Errorf("index %s: %w", printable(at.uri), err)
 	}
 	defer rs.unlock()
 	if how.skipEmpty && !rs.empty.Swap(true) {
@@ -250,11 +251,11 @@ func (c *Catalog) Get(nameOrURI string) (*Dataset, bool) {
 	if d, ok := c.named(nameOrURI); ok {
 		return d, true
 	}
-	root, err := parseURI(nameOrURI)
+	at, err := parseURI(nameOrURI)
 	if err != nil {
 		return nil, false
 	}
-	uri := canonicalURI(root)
+	uri := at.uri
 	if d, ok := c.named(uri); ok {
 		return d, true
 	}
@@ -302,7 +303,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 		last = last && (o.rs != d.rs || o.name == d.name)
 	}
 	if last {
-		if indexBytes, err = c.removeIndex(d.rs.root); err != nil {
+		if indexBytes, err = c.removeIndex(d.rs.key()); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -310,8 +311,8 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 	if c.byName[d.name] == d {
 		delete(c.byName, d.name)
 	}
-	if last && c.byRoot[d.rs.root] == d.rs {
-		delete(c.byRoot, d.rs.root)
+	if last && c.byRoot[d.rs.uri] == d.rs {
+		delete(c.byRoot, d.rs.uri)
 	}
 	c.mu.Unlock()
 	own = bits.NewSet(c.objects.len())
@@ -355,8 +356,11 @@ func (c *Catalog) Objects() int { return c.objects.len() }
 
 // ObjectBytes is the stored size of an object, 0 for an unknown id.
 func (c *Catalog) ObjectBytes(o ident.ObjectID) int64 {
-	row, _ := c.objects.get(o)
-	return row.size
+	row, ok := c.objects.get(o)
+	if !ok {
+		return 0
+	}
+	return row.size + int64(c.rootAt(row.root).overhead())
 }
 
 // ObjectPath is where an object was found first, as text, "" for an unknown id, and its first byte in that file.
@@ -382,14 +386,14 @@ func (rs *rootState) path(s ident.SampleID) string {
 	return ""
 }
 
-func (c *Catalog) rootState(root string) *rootState {
+func (c *Catalog) rootState(at place) *rootState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	rs, ok := c.byRoot[root]
+	rs, ok := c.byRoot[at.uri]
 	if !ok {
-		rs = &rootState{root: root, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
+		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
 		c.roots = append(c.roots, rs)
-		c.byRoot[root] = rs
+		c.byRoot[at.uri] = rs
 	}
 	return rs
 }
@@ -410,7 +414,7 @@ func (rs *rootState) unlock() { <-rs.sem }
 
 // refresh brings a root up to date: nothing when no folder changed, else one walk. The caller holds rs.sem.
 func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error {
-	old := rs.snap.Load()
+	old, oldMeta := rs.snap.Load(), []fileMeta(nil)
 	stale := rs.stale.Swap(false)
 	done := false
 	defer func() {
@@ -419,11 +423,11 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 		}
 	}()
 	if old == nil && c.cfg.IndexDir != "" {
-		loaded, meta := c.loadIndex(rs.root)
+		loaded, meta := c.loadIndex(rs.place)
 		if loaded != nil {
-			ok, err := unchangedDirs(ctx, rs.root, loaded.dirs)
+			ok, err := rs.unchanged(ctx, loaded)
 			if err != nil {
-				return fmt.Errorf("check %s: %w", printable(rs.root), err)
+				return fmt.Errorf("check %s: %w", printable(rs.uri), err)
 			}
 			if ok && !how.force {
 				loaded.assignObjects(&c.objects, rs.index, nil, meta)
@@ -431,33 +435,25 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 				c.publish(rs, loaded)
 				return nil
 			}
-			old = loaded // its ids are kept
+			old, oldMeta = loaded, meta // its ids are kept
 		}
 	} else if old != nil && !how.force && !stale {
-		ok, err := unchangedDirs(ctx, rs.root, old.dirs)
+		ok, err := rs.unchanged(ctx, old)
 		if err != nil {
-			return fmt.Errorf("check %s: %w", printable(rs.root), err)
+			return fmt.Errorf("check %s: %w", printable(rs.uri), err)
 		}
 		if ok {
 			return nil
 		}
 	}
-	allow := allowEmpty{all: rs.empty.Load() || how.again && old == nil}
-	if old != nil {
-		allow.known = old.classes
-	}
-	walk, err := walkFolder(ctx, rs.root, allow, how.as)
-	if err != nil {
-		return err
-	}
-	next, meta, err := mergeWalk(rs.root, old, walk)
+	next, meta, err := c.walk(ctx, rs, version{old, oldMeta}, how)
 	if err != nil {
 		return err
 	}
 	next.assignObjects(&c.objects, rs.index, rs.snap.Load(), meta)
 	done = true
 	c.publish(rs, next)
-	c.log.Info("indexed", "dataset", rs.root, "samples", next.live, "tombstones", next.Len()-next.live, "classes",
+	c.log.Info("indexed", "dataset", rs.uri, "samples", next.live, "tombstones", next.Len()-next.live, "classes",
 		len(next.classes),
 		"folders", next.report.Folders, "ignored_files", next.report.Ignored, "irregular_files", next.report.Irregular,
 		"loops", next.report.Loops)
@@ -465,10 +461,63 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 		if err := c.saveIndex(next, meta); err != nil {
 			c.log.Warn("the index was not saved; the next start walks the dataset again, and ids of files added since the "+
 				"last save may then differ",
-				"dataset", rs.root, "error", err)
+				"dataset", rs.uri, "error", err)
 		}
 	}
 	return nil
+}
+
+// version is a snapshot, and where its samples lie as its saved index says; nil = they have objects.
+type version struct {
+	snap *snapshot
+	meta []fileMeta
+}
+
+// walk makes the next version of a root.
+func (c *Catalog) walk(ctx context.Context, rs *rootState, was version, how walkHow) (*snapshot, []fileMeta, error) {
+	old := was.snap
+	if rs.format != nil {
+		return rs.walkPacked(ctx, old, func(id ident.SampleID) fileMeta {
+			if was.meta != nil {
+				return was.meta[id]
+			}
+			m, _ := c.objects.meta(old.object(id))
+			return m
+		}, how)
+	}
+	allow := allowEmpty{all: rs.empty.Load() || how.again && old == nil}
+	if old != nil {
+		allow.known = old.classes
+	}
+	walk, err := walkFolder(ctx, rs.root, allow, how.as)
+	if err != nil {
+		return nil, nil, err
+	}
+	return mergeWalk(rs.root, old, walk)
+}
+
+// unchanged reports whether nothing was added, removed or renamed since a version was made.
+func (rs *rootState) unchanged(ctx context.Context, s *snapshot) (bool, error) {
+	if rs.format != nil {
+		return rs.unchangedFiles(ctx, s)
+	}
+	return unchangedDirs(ctx, rs.root, s.dirs)
+}
+
+// key names the saved index: the folder, or the uri of packed files.
+func (p place) key() string {
+	if p.format != nil {
+		return p.uri
+	}
+	return p.root
+}
+
+// overhead is how many bytes Read puts before the stored ones of a sample.
+func (p place) overhead() int {
+	if p.format != nil {
+		return p.format.Overhead()
+	}
+	return 0
 }
 
 // publish shows a version to the datasets of its root. One whose labels would change is superseded instead.

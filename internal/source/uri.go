@@ -2,19 +2,73 @@ package source
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"larder/internal/errs"
 	"larder/internal/nearest"
+	"larder/internal/source/packed"
 )
 
 const schemeImageFolder = "imagefolder"
 
-// parseURI returns the absolute root folder a uri names. A relative folder is resolved against the daemon's
-// working directory, so clients send absolute ones. Nothing is percent-decoded.
-func parseURI(uri string) (root string, err error) {
+// place is what a uri names.
+type place struct {
+	uri  string // canonical: what a Dataset reports and what two uris are compared by
+	root string // the absolute folder that holds everything
+
+	format  packed.Format // nil: a folder of images
+	address packed.Address
+}
+
+// parseURI reads a uri. A relative path is resolved against the daemon's working directory, so clients send absolute
+// ones. Nothing is percent-decoded.
+func parseURI(uri string) (place, error) {
+	scheme, rest, _ := strings.Cut(uri, ":")
+	if f, ok := packed.ByScheme(scheme); ok {
+		a, err := packed.ParseAddress(scheme, rest)
+		if err != nil {
+			return place{}, errs.New(errs.Invalid, printable(uri), packedHint[scheme], "dataset %q", uri).Because(err)
+		}
+		return place{uri: a.String(), root: packedRoot(a.Path), format: f, address: a}, nil
+	}
+	root, err := parseFolder(uri)
+	return place{uri: schemeImageFolder + ":" + root, root: root}, err
+}
+
+// packedHint is what to write for each scheme of packed files.
+var packedHint = map[string]string{
+	"wds":      "write wds:DIR, wds:DIR/train-{000..009}.tar, or several joined by ::",
+	"mds":      "write mds:DIR, the folder of index.json",
+	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
+	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
+	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
+}
+
+// packedRoot is the folder that all files of an address lie in, by the address alone: what comes before braces, and
+// before a name that ends as a file.
+func packedRoot(path string) string {
+	root := ""
+	for i, p := range strings.Split(path, "::") {
+		if brace := strings.IndexByte(p, '{'); brace >= 0 {
+			p = filepath.Dir(p[:brace] + "x")
+		} else if filepath.Ext(p) != "" {
+			p = filepath.Dir(p)
+		}
+		if i == 0 {
+			root = p
+		}
+		for root != p && root != "/" && !strings.HasPrefix(p, root+"/") {
+			root = filepath.Dir(root)
+		}
+	}
+	return root
+}
+
+// parseFolder returns the absolute folder that an imagefolder uri names.
+func parseFolder(uri string) (root string, err error) {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok || strings.ContainsAny(scheme, "/.~") {
 		hint := "write imagefolder:DIR for a folder that holds one folder of images per class"
@@ -77,18 +131,25 @@ func unknownScheme(uri, scheme, rest string) error {
 	case strings.EqualFold(scheme, "file"):
 		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?",
 			"dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
-	case nearest.Word(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") &&
-		!strings.HasPrefix(rest, "//"):
-		return errs.New(errs.Invalid, printable(uri),
-			"did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri,
-			scheme)
+	case nearest.Word(scheme, schemes()) != "":
+		return errs.New(errs.Invalid, printable(uri), "did you mean "+nearest.Word(scheme, schemes())+":"+printable(rest)+"?",
+			"dataset %q: unknown scheme %q", uri, scheme)
+	case strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
+		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"? Schemes are "+
+			strings.Join(schemes(), ", "), "dataset %q: unknown scheme %q", uri, scheme)
 	}
 	return errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images "+
 		"per class", "dataset %q: unknown scheme %q", uri, scheme)
 }
 
-// canonicalURI is what a Dataset reports and what two uris are compared by.
-func canonicalURI(root string) string { return schemeImageFolder + ":" + root }
+// schemes are all that uris may begin with.
+func schemes() []string { return append([]string{schemeImageFolder}, packed.Schemes()...) }
+
+// hasScheme reports whether a text begins as a uri of a dataset does.
+func hasScheme(s string) bool {
+	scheme, _, ok := strings.Cut(s, ":")
+	return ok && slices.Contains(schemes(), scheme)
+}
 
 // checkName refuses names that would break tables, or that look like the uri of something else.
 func checkName(name, uri string) error {
@@ -102,7 +163,7 @@ func checkName(name, uri string) error {
 		bad = "holds a control character"
 	case strings.TrimSpace(name) != name:
 		bad = "begins or ends with a space"
-	case strings.HasPrefix(name, schemeImageFolder+":") && name != uri:
+	case hasScheme(name) && name != uri:
 		bad = "looks like the uri of another dataset"
 	}
 	if bad != "" {
