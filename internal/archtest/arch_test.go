@@ -88,7 +88,7 @@ var allowed = map[string][]string{
 	"larder/internal/resume": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
 	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant",
-		"larder/internal/raster", "larder/internal/source/subset"},
+		"larder/internal/raster", "larder/internal/source/subset", "larder/internal/source/packed"},
 	"larder/internal/prep": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
 	"larder/internal/raster": {},

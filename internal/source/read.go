@@ -189,7 +189,8 @@ func (c *Catalog) unchanged(fd int, want fileState) error {
 	}
 	irregular := st.Mode&unix.S_IFMT != unix.S_IFREG
 	if irregular || st.Size != want.size || st.Mtim.Nano() != want.mtime {
-		return &errChanged{size: st.Size, wasSize: want.size, mtime: st.Mtim.Nano(), wasMtime: want.mtime, irregular: irregular}
+		return &errChanged{size: st.Size, wasSize: want.size, mtime: st.Mtim.Nano(), wasMtime: want.mtime,
+			irregular: irregular}
 	}
 	return nil
 }

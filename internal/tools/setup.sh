@@ -59,6 +59,17 @@ environment() {
   (cd "$here/../../python" && pwd) >"$site/larder.pth"
 }
 
+# formats makes the environment whose packages write and read packed files for the tests.
+formats() {
+  local list=$here/python/formats.txt home=$here/../../.venv-formats
+  cmp -s "$list" "$home/formats.txt" && return
+  say "pip install $(grep -cE '^[A-Za-z]' "$list") packages into .venv-formats"
+  rm -rf "$home"
+  "$("$venv/bin/python" -c 'import sys; print(sys._base_executable)')" -m venv --system-site-packages "$home"
+  "$home/bin/pip" install -q --disable-pip-version-check --no-deps -r "$list"
+  cp "$list" "$home/formats.txt"
+}
+
 # go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
 go_tool() {
   local room=$1 module=$2 package=$3 binary want have
@@ -92,6 +103,7 @@ environment
 if "$venv/bin/python" -c 'import torch, torchvision' 2>/dev/null; then
   say "testing against torch" \
     "$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)')"
+  formats
 elif [ -n "${CI:-}" ]; then
   say "torch and torchvision are mandatory in CI and could not be installed"
   exit 1

@@ -25,7 +25,8 @@ func (c cifar) Scheme() string { return "cifar" + strconv.Itoa(c.classes) }
 
 // folder is where the files lie: the path itself, or the folder that the archive makes in it.
 func (c cifar) folder(a Address) string {
-	inner := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+map[int]string{10: "-batches-bin", 100: "-binary"}[c.classes])
+	suffix := map[int]string{10: "-batches-bin", 100: "-binary"}[c.classes]
+	inner := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
 	if isDir(inner) {
 		return inner
 	}
@@ -50,7 +51,8 @@ func (c cifar) Files(a Address) (files, beside []string, err error) {
 		files = append(files, filepath.Join(dir, n))
 	}
 	if _, err := os.Stat(files[0]); err != nil {
-		python := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+map[int]string{10: "-batches-py", 100: "-python"}[c.classes])
+		suffix := map[int]string{10: "-batches-py", 100: "-python"}[c.classes]
+		python := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
 		if isDir(python) {
 			return nil, nil, fmt.Errorf("%q is the Python version, pickles, which larder never reads: "+
 				"download the binary version (cifar-%d-binary.tar.gz)", python, c.classes)

@@ -2,8 +2,10 @@ package packed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -66,16 +68,14 @@ type Address struct {
 
 // String is the canonical uri.
 func (a Address) String() string {
-	s := a.Scheme + ":" + a.Path
-	keys := make([]string, 0, len(a.Args))
-	for k := range a.Args {
-		keys = append(keys, k)
+	var query []string
+	for _, k := range slices.Sorted(maps.Keys(a.Args)) {
+		query = append(query, k+"="+a.Args[k])
 	}
-	slices.Sort(keys)
-	for i, k := range keys {
-		s += string("?&"[min(i, 1)]) + k + "=" + a.Args[k]
+	if len(query) == 0 {
+		return a.Scheme + ":" + a.Path
 	}
-	return s
+	return a.Scheme + ":" + a.Path + "?" + strings.Join(query, "&")
 }
 
 // formats by scheme.
@@ -128,20 +128,21 @@ func ParseAddress(scheme, rest string) (Address, error) {
 		}
 	}
 	if path == "" {
-		return a, fmt.Errorf("it names no path")
+		return a, errors.New("it names no path")
 	}
 	if strings.IndexByte(path, 0) >= 0 {
-		return a, fmt.Errorf("a path cannot hold a NUL byte")
+		return a, errors.New("a path cannot hold a NUL byte")
 	}
 	parts := strings.Split(path, "::")
 	for i, p := range parts {
+		store, _, remote := strings.Cut(p, "://")
 		switch {
 		case p == "":
-			return a, fmt.Errorf("one of the paths that :: joins is empty")
+			return a, errors.New("one of the paths that :: joins is empty")
 		case p == "~" || strings.HasPrefix(p, "~/"):
-			return a, fmt.Errorf("~ is not expanded here; write the full path")
-		case strings.Contains(p, "://"):
-			return a, fmt.Errorf("%s: files are read from folders only, not from %s://", scheme, p[:strings.Index(p, "://")])
+			return a, errors.New("~ is not expanded here; write the full path")
+		case remote:
+			return a, fmt.Errorf("%s: files are read from folders only, not from %s://", scheme, store)
 		}
 		p, err := filepath.Abs(p)
 		if err != nil {

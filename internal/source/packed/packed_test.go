@@ -100,7 +100,8 @@ func TestBadTarsSayWhere(t *testing.T) {
 // mdsOf writes a shard as streaming.base.format.mds.MDSWriter does.
 func mdsOf(rows [][]byte, labels []int64, extra string) []byte {
 	head, _ := json.Marshal(map[string]any{"column_names": []string{"image", "label", "text"},
-		"column_encodings": []string{"jpeg", "int", "str"}, "column_sizes": []any{nil, 8, nil}, "format": "mds", "version": 2})
+		"column_encodings": []string{"jpeg", "int", "str"}, "column_sizes": []any{nil, 8, nil}, "format": "mds",
+		"version": 2})
 	n := len(rows)
 	at := 4 + 4*(n+1) + len(head)
 	b := binary.LittleEndian.AppendUint32(nil, uint32(n))
@@ -246,7 +247,8 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s: %s, %v", in, a, err)
 		}
 	}
-	for _, bad := range []string{"wds:", "wds:/a::", "wds:~/x", "wds:s3://b/x.tar", "wds:/a?split=test", "idx:/d?spilt=test",
+	for _, bad := range []string{"wds:", "wds:/a::", "wds:~/x", "wds:s3://b/x.tar", "wds:/a?split=test",
+		"idx:/d?spilt=test",
 		"idx:/d?split=val", "mds:/a\x00"} {
 		scheme, rest, _ := strings.Cut(bad, ":")
 		if a, err := ParseAddress(scheme, rest); err == nil {
@@ -317,5 +319,45 @@ func TestScanEndsWithItsContext(t *testing.T) {
 		func(Sample) error { return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestDamage cuts and flips a file of each format at 200 places: an error, or samples that lie in the file.
+func TestDamage(t *testing.T) {
+	files := map[string][2][]byte{
+		"wds":     {tarOf(t, member{"1.jpg", strings.Repeat("J", 700)}, member{"1.cls", "3"}, member{"2.png", "P"}), nil},
+		"mds":     {mdsOf([][]byte{[]byte("first"), bytes.Repeat([]byte("x"), 900)}, []int64{7, 0}, "caption"), nil},
+		"cifar10": {cifarOf(10, 3), nil},
+		"idx":     {idxOf(9, 6, 6), idxOf(9)},
+	}
+	for _, f := range formats {
+		whole, ok := files[f.Scheme()]
+		if !ok {
+			continue
+		}
+		good, _, err := scan(f, whole[0], whole[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := len(whole[0])
+		if f.Scheme() == "wds" {
+			end -= 1024 // the zeros at the end
+		}
+		refused := 0
+		for i := range 200 {
+			at := i * end / 200
+			if got, _, err := scan(f, whole[0][:at], whole[1]); err == nil && (f.Scheme() != "cifar10" || at%3073 != 0) {
+				t.Errorf("%s cut at byte %d of %d: %d samples", f.Scheme(), at, len(whole[0]), len(got))
+			}
+			b := bytes.Clone(whole[0])
+			b[at] ^= 1 << (i % 8)
+			got, _, err := scan(f, b, whole[1])
+			if err != nil {
+				refused++
+			} else if len(got) > len(good)+1 {
+				t.Errorf("%s with a bit of byte %d flipped: %d samples", f.Scheme(), at, len(got))
+			}
+		}
+		t.Logf("%s: 200 cuts refused, %d of 200 flips", f.Scheme(), refused)
 	}
 }
