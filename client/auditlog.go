@@ -144,6 +144,12 @@ func (b *Batch) checksum() uint32 {
 			case !f.GetRagged():
 				at := f.GetOffset() + uint64(row)*f.GetSampleBytes()
 				sum = crc32.Update(sum, crc32.IEEETable, b.mem[at:at+valueBytes(f)])
+			case f.GetKind() != "":
+				data, _, ok := b.value(f, row)
+				if !ok {
+					sum = ^sum
+				}
+				sum = crc32.Update(sum, crc32.IEEETable, data)
 			default:
 				off, h, w, c := b.entry(f, row)
 				n := uint64(h) * uint64(w) * uint64(c)
@@ -158,8 +164,8 @@ func (b *Batch) checksum() uint32 {
 	return sum
 }
 
-var sizes = map[string]uint64{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4,
-	"float32": 4, "uint64": 8, "int64": 8, "float64": 8}
+var sizes = map[string]uint64{"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2,
+	"uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}
 
 // valueBytes returns the bytes of a sample's value; the distance between two samples may be larger.
 func valueBytes(f *larderv1.Field) uint64 {

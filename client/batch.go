@@ -13,8 +13,13 @@ import (
 	larderv1 "larder/proto/larder/v1"
 )
 
-// raggedEntry is the size of a row's entry in a ragged field, bytes.
-const raggedEntry = 24
+// entryBytes is the size of a row's entry in a ragged field: that of an image, or of a field of records.
+func entryBytes(f *larderv1.Field) uint64 {
+	if f.GetKind() == "" {
+		return 24
+	}
+	return 16 + 8*uint64(f.GetDims())
+}
 
 // layout is the field table of a ring, checked once: every row of every fixed field, and every entry table of a ragged
 // one, lies inside a slot.
@@ -37,7 +42,9 @@ func newLayout(info *larderv1.AttachResponse) (layout, error) {
 	for _, f := range l.fields {
 		each := f.GetSampleBytes()
 		if f.GetRagged() {
-			each = raggedEntry
+			if each = entryBytes(f); f.GetDims() > maxDims || sizes[f.GetDtype()] == 0 {
+				return l, wire.Violation("field %q has %d dimensions of %q", f.GetName(), f.GetDims(), f.GetDtype())
+			}
 		}
 		over, size := bits.Mul64(each, uint64(l.rows))
 		end, carry := bits.Add64(f.GetOffset(), size, 0)
@@ -46,7 +53,7 @@ func newLayout(info *larderv1.AttachResponse) (layout, error) {
 		}
 		l.need = max(l.need, end)
 		switch {
-		case f.GetName() != "image":
+		case f.GetName() != "image" || f.GetKind() != "":
 			continue
 		case f.GetRagged():
 			l.image = f
@@ -137,6 +144,13 @@ func (b *Batch) check() error {
 			continue
 		}
 		for row := range b.Rows {
+			if f.GetKind() != "" {
+				if _, _, ok := b.value(f, row); !ok {
+					return wire.Violation("row %d of field %q lies outside its slot of %d bytes, or has other dimensions", row,
+						f.GetName(), len(b.mem))
+				}
+				continue
+			}
 			off, h, w, c := b.entry(f, row)
 			over, n := bits.Mul64(uint64(h)*uint64(w), uint64(c))
 			if over != 0 || off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off {
@@ -149,7 +163,7 @@ func (b *Batch) check() error {
 }
 
 func (b *Batch) entry(f *larderv1.Field, row int) (off uint64, h, w, c uint32) {
-	e := b.mem[f.GetOffset()+uint64(row)*raggedEntry:]
+	e := b.mem[f.GetOffset()+uint64(row)*entryBytes(f):]
 	le := binary.LittleEndian
 	return le.Uint64(e), le.Uint32(e[8:]), le.Uint32(e[12:]), le.Uint32(e[16:])
 }
@@ -167,7 +181,7 @@ func (b *Batch) Field(name string) []byte {
 		}
 		each := f.GetSampleBytes()
 		if f.GetRagged() {
-			each = raggedEntry
+			each = entryBytes(f)
 		}
 		end := f.GetOffset() + uint64(b.Rows)*each
 		return b.mem[f.GetOffset():end:end]
@@ -207,6 +221,57 @@ func (b *Batch) Image(row int) (pix []byte, h, w, c int) {
 		return nil, 0, 0, 0 // the caller wrote over the entries, as it may
 	}
 	return b.mem[off : off+n : off+n], int(eh), int(ew), int(ec)
+}
+
+// maxDims is the most dimensions of a field of records.
+const maxDims = 8
+
+// Value returns the values of one row of a field of records, and the sizes of its dimensions. data is nil when there is
+// no such field or row, or the batch was released.
+func (b *Batch) Value(name string, row int) (data []byte, dims []int64) {
+	if b.released.Load() || row < 0 || row >= b.Rows {
+		return nil, nil
+	}
+	for _, f := range b.s.layout.fields {
+		if f.GetName() == name && f.GetKind() != "" {
+			data, dims, _ = b.value(f, row)
+			return data, dims
+		}
+	}
+	return nil, nil
+}
+
+// value is one row of a field of records; not ok: it lies outside the slot, or its bytes are not those of its dims.
+func (b *Batch) value(f *larderv1.Field, row int) (data []byte, dims []int64, ok bool) {
+	if !f.GetRagged() {
+		for _, d := range f.GetShape() {
+			dims = append(dims, int64(d))
+		}
+		at := f.GetOffset() + uint64(row)*f.GetSampleBytes()
+		return b.mem[at : at+f.GetSampleBytes() : at+f.GetSampleBytes()], dims, true
+	}
+	e := b.mem[f.GetOffset()+uint64(row)*entryBytes(f):]
+	off, n := binary.LittleEndian.Uint64(e), binary.LittleEndian.Uint64(e[8:])
+	want, empty := sizes[f.GetDtype()], false
+	for i := range f.GetDims() {
+		d := binary.LittleEndian.Uint64(e[16+8*i:])
+		dims = append(dims, int64(d))
+		switch {
+		case d == 0:
+			empty = true
+		case want > math.MaxInt64/d:
+			return nil, nil, false
+		default:
+			want *= d
+		}
+	}
+	if empty {
+		want = 0
+	}
+	if n != want || off > uint64(len(b.mem)) || n > uint64(len(b.mem))-off {
+		return nil, nil, false
+	}
+	return b.mem[off : off+n : off+n], dims, true
 }
 
 // Report returns the samples that would have been in this batch and could not be prepared.

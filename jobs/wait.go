@@ -23,6 +23,7 @@ const (
 	Log       Cause = "log"     // the batch is there, and is being recorded
 	Order     Cause = "order"   // the order of the epoch is being made
 	Client    Cause = "client"  // no client holds the rank
+	Worker    Cause = "worker"  // worker processes of clients, which make the samples
 	Work      Cause = "larder"  // the batch is under way, and neither storage nor cores are what it waits for
 )
 
@@ -86,6 +87,14 @@ type Facts struct {
 	Rows, There int           // samples of the next batch, and those of them that are ready
 	Stored      int           // samples of it that are to be read from storage
 	Waiting     time.Duration // how long the client has waited in next(); 0 = it does not wait
+	Workers     *Workers      // that make the samples; nil = larder's own do
+}
+
+// Workers are the worker processes of clients that can make a job's samples.
+type Workers struct {
+	Attached, Busy int
+	Tasks          int           // of the job that no worker has
+	Longest        time.Duration // that one of them has worked on a sample
 }
 
 // Asked reports whether the rank's client is in an epoch, or has asked for one.
@@ -179,6 +188,9 @@ func (f *Facts) preparing(m Machine, say func(Cause, string, ...any) Wait) Wait 
 	}
 	cores := fmt.Sprintf("cores: %d of %d workers decode or augment, and used %.0f %% of the cores over the last second",
 		m.Busy, m.Workers, 100*m.Cores)
+	if k := f.Workers; k != nil && f.Rows > f.There {
+		return say(Worker, "%s; %s", k.text(), next)
+	}
 	switch {
 	case f.Stored > 0 && m.Reads > 0 && m.Cores < busyCores:
 		return say(Storage, "%s; %s", storage, next)
@@ -188,6 +200,18 @@ func (f *Facts) preparing(m Machine, say func(Cause, string, ...any) Wait) Wait 
 		return say(Storage, "%s; %s", storage, next)
 	}
 	return say(Work, "larder: it is at work on it; %s", next)
+}
+
+func (k *Workers) text() string {
+	switch k.Attached {
+	case 0:
+		return fmt.Sprintf("a worker: no process is attached that makes its samples, and %d wait for one", k.Tasks)
+	case 1:
+		return fmt.Sprintf("its only worker process, which has worked on a sample for %s; %d wait", seconds(k.Longest),
+			k.Tasks)
+	}
+	return fmt.Sprintf("its workers: %d of %d processes are at work, one on a sample for %s; %d wait", k.Busy, k.Attached,
+		seconds(k.Longest), k.Tasks)
 }
 
 func reads(m Machine) string {

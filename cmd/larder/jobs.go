@@ -261,6 +261,9 @@ func describeSpec(t *tabwriter.Writer, j *larderv1.Job) {
 		share += fmt.Sprintf(", group %d, instance offset %d", j.GetShareGroup(), j.GetInstanceOffset())
 	}
 	row(t, "share", share)
+	if c := s.GetCache(); c != "" {
+		row(t, "cache", c)
+	}
 	row(t, "on_error", s.GetOnError())
 }
 
@@ -293,6 +296,17 @@ func describeRanks(t *tabwriter.Writer, j *larderv1.Job) {
 		if w := r.GetWait(); w.GetCause() != "" && len(j.GetRanks()) > 1 {
 			row(t, "", "waits for "+waitText(w))
 		}
+	}
+	for _, k := range j.GetWorkers() {
+		text := fmt.Sprintf("process %d of uid %d, has made %s, has %d in hand", k.GetPid(), k.GetUid(),
+			plural(k.GetDone(), "sample", "samples"), k.GetTasks())
+		if s := k.GetBusySeconds(); s >= .05 {
+			text += fmt.Sprintf(", one for %.1f s", s)
+		}
+		row(t, fmt.Sprintf("worker %d", k.GetId()), text)
+	}
+	if n := j.GetTasksWaiting(); n > 0 {
+		row(t, "for workers", plural(n, "sample waits", "samples wait"))
 	}
 }
 

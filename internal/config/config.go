@@ -13,6 +13,7 @@ type Config struct {
 	Memory      Memory
 	Tiers       Tiers
 	Prep        Prep
+	Workers     Workers
 	Source      Source
 	State       State
 	Jobs        Jobs
@@ -63,6 +64,12 @@ type Prep struct {
 	// DecodeTimeout is the processor time that decoding one image may take; 0 = any.
 	DecodeTimeout time.Duration
 	OnCorrupt     string // JPEG images that libjpeg warns about: error | skip | accept
+}
+
+// Workers bounds worker processes of clients, which make samples of Python datasets.
+type Workers struct {
+	Window    int  // samples that one worker may have at once
+	MaxRecord Size // bytes of the largest sample; auto = 256 MiB, or an eighth of the limit if that is less
 }
 
 // Source is the reading of storage.
@@ -129,6 +136,7 @@ func Default() *Config {
 		},
 		Prep: Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second,
 			OnCorrupt: "accept"},
+		Workers: Workers{Window: 2, MaxRecord: Auto},
 		Source:  Source{IndexDir: "auto"},
 		State:   State{Dir: "auto"},
 		Jobs:    Jobs{Lease: 30 * time.Second, Max: MostJobs},

@@ -149,6 +149,13 @@ var keys = []Key{
 		Doc: "what becomes of JPEG images that libjpeg warns about: " +
 			"error = a bad sample, skip = left out silently, accept = decoded as far as possible",
 		value: textOf(func(c *Config) *string { return &c.Prep.OnCorrupt }, oneOf("an answer", "error", "skip", "accept"))},
+	{Name: "workers.window", Kind: "number", Apply: Restart, See: "protocol.md#workers",
+		Doc:   "samples that a worker process of a client may have at once",
+		value: intOf(func(c *Config) *int { return &c.Workers.Window }, 1, 64)},
+	{Name: "workers.max_record", Kind: "size", Apply: Restart,
+		Doc: "bytes of the largest sample that a worker process may make; a larger one is a bad sample; " +
+			"auto = 256 MiB, or an eighth of memory.limit if that is less",
+		value: sizeOf(func(c *Config) *Size { return &c.Workers.MaxRecord })},
 	{Name: "source.index_dir", Kind: "path | auto", Apply: Restart,
 		Doc:   "folder of saved indexes; auto = in the user's cache folder; empty = no index is saved",
 		value: textOf(func(c *Config) *string { return &c.Source.IndexDir }, checkPath)},

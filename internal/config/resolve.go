@@ -15,7 +15,9 @@ type Resolved struct {
 	Machine int64 // memory percentages refer to: the cgroup limit, or RAM
 	Memory  int64 // memory.limit in bytes
 	MaxRing int64 // bytes all rings together may take
-	Own     int64 // bytes of Memory that are neither tiers nor rings: heap, indexes, samples in work
+	// MaxRecord is the bytes of the largest sample of a worker process.
+	MaxRecord int64
+	Own       int64 // bytes of Memory that are neither tiers nor rings: heap, indexes, samples in work
 
 	Total, Encoded, Decoded, Augmented                 int64 // bytes; auto tiers get a first split that the model replaces
 	TotalAuto, EncodedAuto, DecodedAuto, AugmentedAuto bool  // the setting was auto
@@ -257,6 +259,10 @@ func (r *Resolved) workers(c *Config, m Machine) error {
 	}
 	r.Own = max(r.Memory/8, int64(r.Workers)*perWorker)
 	r.MaxMemory = c.Prep.MaxMemory.Of(r.Machine)
+	r.MaxRecord = c.Workers.MaxRecord.Of(r.Machine)
+	if c.Workers.MaxRecord.IsAuto() {
+		r.MaxRecord = min(256<<20, max(r.Own, 1<<20))
+	}
 	if c.Prep.MaxMemory.IsAuto() {
 		r.MaxMemory = min(1<<30, max(r.Own, leastImage))
 	}

@@ -153,10 +153,10 @@ func (fl *flights) Check() error {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is not filed under its key", id, f.key))
 		}
 		if f.handedOut() {
-			running++
+			f.count(&running, 1)
 		}
 		if f.phase == flightCopied {
-			copies++
+			f.count(&copies, 1)
 		}
 		err = errors.Join(err, f.check())
 		if queued := fl.queueOf(f).has(f); queued != (f.phase == flightQueued) {
@@ -174,7 +174,7 @@ func (fl *flights) Check() error {
 		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", fl.flying.n,
 			len(fl.flightByID)))
 	}
-	return errors.Join(err, fl.queue.check(), fl.onCopies.check())
+	return errors.Join(err, fl.queue.check(), fl.onCopies.check(), fl.foreign.check())
 }
 
 // check tests that the phase of a flight agrees with its source and with who waits for it.

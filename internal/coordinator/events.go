@@ -35,6 +35,7 @@ type Register struct {
 	AugmentedBytes int64
 	Dataset        ident.DatasetID
 	Names          []string // of the dataset, for Quota
+	Making         Making
 	// Rest is what an earlier job left of an epoch: the job begins with it. Nil = it begins with a whole epoch.
 	Rest *Rest
 	// Script gives a Sequential job the order of each epoch; others it does not have. Sample has one of them. Nil = it has
@@ -43,6 +44,15 @@ type Register struct {
 	// Strata are sets of the dataset's objects that must stay mixed in every order, see dsa.Sampler.Stratum. They hold for
 	// good, so they come with the first job of a dataset.
 	Strata [][]ident.ObjectID
+}
+
+// Making says who makes the samples of a job, and what of them may be kept.
+type Making struct {
+	// Workers of clients make them, not those of the executor. Nothing of them is stored, and their number is not bounded
+	// here: what no worker can make must take nothing from other jobs.
+	Workers bool
+	Bare    bool // the decoded form is the sample's number alone: it costs nothing, and no tier keeps it
+	InSteps bool // the decoded form is made apart, because workers that can make it need not know the rest
 }
 
 // Attach binds a client to a rank. Slots of its ring are free at first.
@@ -105,6 +115,7 @@ type Prepared struct {
 	Encoded bool         // the original bytes are in the encoded tier (only when KeepEncoded was asked)
 	Read    int64        // bytes read from storage; 0 = a hit in the encoded tier
 	Lost    bool         // the source the coordinator believed in is gone: a cache was lost, not a sample
+	Tried   bool         // with Err: it was tried again already
 	// Augments is how many random suffixes were run for the row of a Prepare in place: 1 or 0. That row is filled when
 	// nothing failed.
 	Augments int
@@ -240,6 +251,7 @@ type Fill struct {
 	Seed     uint64
 	Instance uint32
 	Turn     uint64 // tasks are to be done by turn
+	Beside   uint64 // its turn among the work of the executor's own workers, where Turn is one among those of clients
 }
 
 // Discard drops the working copy of a flight that no tier keeps.

@@ -20,16 +20,18 @@ type flights struct {
 	sampler *dsa.Sampler
 	index   *residency.Index
 
-	flying     *flying // under way, by what they make
-	flightByID map[FlightID]*flight
-	nextFlight FlightID
-	queue      turns                  // not yet handed out
-	onCopies   turns                  // the same, of those that start from a working copy
-	copies     int                    // working copies that are there
-	turn       uint64                 // the latest turn served
-	running    int                    // handed out
-	quarantine map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
-	rng        *xrand.Rand            // of what idle workers augment ahead
+	flying      *flying // under way, by what they make
+	flightByID  map[FlightID]*flight
+	nextFlight  FlightID
+	queue       turns                  // not yet handed out
+	onCopies    turns                  // the same, of those that start from a working copy
+	foreign     turns                  // the same, of those that workers of clients make: they are not bounded here
+	copies      int                    // working copies that are there, but for foreign ones
+	turn        uint64                 // the latest turn served
+	foreignTurn uint64                 // the same among foreign work
+	running     int                    // handed out, but for foreign ones
+	quarantine  map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
+	rng         *xrand.Rand            // of what idle workers augment ahead
 
 	// What flights need of the planner, which is above them.
 	failRow func(d *delivery, row int, bad jobs.Bad) // leaves a sample out of its batch
@@ -65,7 +67,9 @@ type flight struct {
 	source   pin     // Augmented: the decoded entry it starts from
 	parent   *flight // Augmented: the flight it waits for, or whose copy it uses
 
-	phase flightPhase
+	phase   flightPhase
+	foreign bool // workers of clients make it, see Making
+	bare    bool // its result is the sample's number alone, see Making
 	// alone says that no other job wanted the sample in this form when its pick was committed, and that no tier will
 	// keep it. It is prepared in place, straight into its row, and does not count as cached. A second job that wants
 	// the sample before work starts shares the flight, which is then not alone.
@@ -75,8 +79,19 @@ type flight struct {
 	attempts int
 }
 
+// clockOf is the clock of the turns of a stream: what workers of clients do is queued apart from the executor's work.
+func (fl *flights) clockOf(s *stream) *uint64 {
+	if s.making.Workers {
+		return &fl.foreignTurn
+	}
+	return &fl.turn
+}
+
 // served moves the clock of the turns.
-func (fl *flights) served(turn uint64) { fl.turn = max(fl.turn, turn) }
+func (fl *flights) served(s *stream, turn uint64) {
+	c := fl.clockOf(s)
+	*c = max(*c, turn)
+}
 
 // moveForward moves a flight forward in the queue when a later waiter's turn is earlier.
 func (fl *flights) moveForward(f *flight, turn uint64) {
@@ -117,8 +132,8 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 // admitDecoded asks the decoded tier to keep a sample, if its job may: see mayKeep for one that no other job wants.
 func (fl *flights) admitDecoded(key ident.Key, s *stream, alone bool) (h residency.Handle, admitted bool) {
 	x := key.Object
-	may, price := true, 0.0
-	if alone {
+	may, price := !s.making.Bare, 0.0
+	if alone = alone && !s.making.Workers; alone {
 		may, price = fl.mayKeep(s, x)
 	}
 	if may {
@@ -152,6 +167,9 @@ func (fl *flights) storedStays(s *stream, x ident.ObjectID) bool {
 func (fl *flights) holdStored(f *flight, s *stream) {
 	x := f.key.Object
 	f.from = ident.Stored
+	if s.making.Workers {
+		return
+	}
 	h, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
 	if there && fl.index.Ready(h) {
 		fl.countHit(s, ident.Encoded)
@@ -184,7 +202,7 @@ func (fl *flights) holdStored(f *flight, s *stream) {
 func (fl *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	fl.nextFlight++
 	f := &flight{id: fl.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: fl.roster.prefixes[s.prefix].id,
-		turn: turn}
+		turn: turn, foreign: s.making.Workers, bare: s.making.Bare && key.Form == ident.Decoded}
 	f.rows = f.first[:0]
 	fl.flying.add(f)
 	fl.flightByID[f.id] = f
@@ -202,10 +220,20 @@ func (fl *flights) enqueue(f *flight) {
 func (fl *flights) dequeue(f *flight) { fl.queueOf(f).remove(f) }
 
 func (fl *flights) queueOf(f *flight) *turns {
-	if f.parent != nil {
+	switch {
+	case f.foreign:
+		return &fl.foreign
+	case f.parent != nil:
 		return &fl.onCopies
 	}
 	return &fl.queue
+}
+
+// count adds to a number of flights what does not count for foreign ones.
+func (f *flight) count(to *int, n int) {
+	if !f.foreign {
+		*to += n
+	}
 }
 
 // nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read
@@ -237,35 +265,44 @@ func (fl *flights) mostRunning() int {
 // memory, what waits here costs none. Working copies that wait for their readers are bounded with them (guarantee G4):
 // the rows of a large batch may come to their turn late.
 func (fl *flights) dispatch() {
+	for f, ok := fl.foreign.first(); ok; f, ok = fl.foreign.first() {
+		fl.dequeue(f)
+		fl.handOut(f)
+	}
 	for fl.running < fl.mostRunning() {
 		f, ok := fl.nextFlightInTurn()
 		if !ok {
 			return
 		}
 		fl.running++
-		fl.served(f.turn)
-		if f.key.Form == ident.Decoded {
-			p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
-				KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
-			// what failed is tried again in two steps, which distinguish a bad image from one that this recipe cannot take
-			if f.alone && f.attempts == 0 {
-				f.become(flightInPlace)
-				p.Into = fl.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
-			}
-			if p.Into == nil {
-				f.become(flightRunning)
-			}
-			fl.step.emit(p)
-			continue
-		}
-		f.become(flightRunning)
-		from := Source{Key: ident.Key{Object: f.key.Object, Form: ident.Decoded, Recipe: f.base}}
-		if f.parent != nil {
-			from.Flight = f.parent.id
-		}
-		fl.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed,
-			Instance: f.instance, Turn: f.turn})
+		fl.turn = max(fl.turn, f.turn)
+		fl.handOut(f)
 	}
+}
+
+// handOut has the executor make what a flight is for.
+func (fl *flights) handOut(f *flight) {
+	if f.key.Form == ident.Decoded {
+		p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
+			KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
+		// what failed is tried again in two steps, which distinguish a bad image from one that this recipe cannot take
+		if f.alone && f.attempts == 0 {
+			f.become(flightInPlace)
+			p.Into = fl.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
+		}
+		if p.Into == nil {
+			f.become(flightRunning)
+		}
+		fl.step.emit(p)
+		return
+	}
+	f.become(flightRunning)
+	from := Source{Key: ident.Key{Object: f.key.Object, Form: ident.Decoded, Recipe: f.base}}
+	if f.parent != nil {
+		from.Flight = f.parent.id
+	}
+	fl.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed,
+		Instance: f.instance, Turn: f.turn})
 }
 
 // prepared takes the result of a flight.
@@ -274,7 +311,10 @@ func (fl *flights) prepared(e Prepared) {
 	if f == nil {
 		return
 	}
-	fl.running--
+	f.count(&fl.running, -1)
+	if f.foreign {
+		fl.foreignTurn = max(fl.foreignTurn, f.turn)
+	}
 	if e.Read > 0 {
 		fl.step.stats.SourceReads++
 		fl.step.stats.SourceBytes += uint64(e.Read)
@@ -290,7 +330,9 @@ func (fl *flights) prepared(e Prepared) {
 	if f.key.Form == ident.Decoded {
 		fl.step.stats.Decodes++
 		fl.countWork(f, func(j *jobs.Stats) { j.Decodes++ })
-		fl.tiering.decoded(f, e.Bytes)
+		if !f.bare {
+			fl.tiering.decoded(f, e.Bytes)
+		}
 		fl.settleEncoded(f, e)
 		if f.phase == flightInPlace {
 			fl.preparedInPlace(f, e)
@@ -333,7 +375,7 @@ func (fl *flights) prepared(e Prepared) {
 		return
 	}
 	f.become(flightCopied)
-	fl.copies++
+	f.count(&fl.copies, 1)
 	for _, w := range rows {
 		f.users++
 		fl.fill(w.d, w.row, Source{Key: f.key, Flight: f.id})
@@ -379,7 +421,7 @@ func (fl *flights) retire(f *flight) {
 	if f.phase != flightCopied || f.users > 0 {
 		return
 	}
-	fl.copies--
+	f.count(&fl.copies, -1)
 	fl.step.emit(Discard{Flight: f.id})
 	fl.forgetFlight(f)
 	fl.needs.relevel(f.key.Object)
@@ -402,7 +444,7 @@ func (fl *flights) failed(f *flight, e Prepared) {
 	case unwanted:
 		fl.abandonFlight(f, nil)
 		return
-	case e.Lost || f.attempts == 0: // from storage: the copy in memory is gone, or may be what is bad
+	case e.Lost || f.attempts == 0 && !e.Tried: // from storage: the copy in memory is gone, or may be what is bad
 		if !e.Lost {
 			f.attempts++
 		}
@@ -422,7 +464,7 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		fl.index.SetReady(f.entry.h)
 		fl.needs.unpin(f.entry)
 		f.entry = pin{}
-	} else if f.key.Form == ident.Decoded && len(f.rows) > 0 { // so does one that was to be kept encoded
+	} else if f.key.Form == ident.Decoded && len(f.rows) > 0 && !f.foreign { // so does one that was to be kept encoded
 		fl.reserveStored(x, fl.needs.needOf(f.rows[0].d.s, x, allJobs))
 	}
 	fl.abandonFlight(f, func(w waiter) {
@@ -525,7 +567,7 @@ func (fl *flights) dropUnwanted(f *flight) {
 // filled takes the result of a fill into a batch.
 func (fl *flights) filled(d *delivery, e Filled) {
 	w := &d.rows[e.Row]
-	fl.served(w.turn)
+	fl.served(d.s, w.turn)
 	hold, f := w.pin, w.flight
 	w.pin, w.flight = pin{}, nil
 	if e.Augments > 0 {

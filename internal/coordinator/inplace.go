@@ -9,7 +9,7 @@ import (
 // do not count in needs, so whatever they may come to is left to be shared. Samples of ragged batches are not written
 // in place, because their size is not known before.
 func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
-	if s.augBytes == 0 || fl.sampler.NeedOf(x, fl.roster.prefixes[s.prefix].jobs) > 0 {
+	if s.augBytes == 0 || s.making.InSteps || fl.sampler.NeedOf(x, fl.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
 	}
 	for _, o := range fl.roster.order {
@@ -40,7 +40,7 @@ func (fl *flights) preparedInPlace(f *flight, e Prepared) {
 	fl.countWork(f, func(j *jobs.Stats) { j.Augments += uint64(e.Augments) })
 	d, w := f.rows[0].d, &f.rows[0].d.rows[f.rows[0].row]
 	f.rows = f.rows[1:]
-	fl.served(w.turn)
+	fl.served(d.s, w.turn)
 	w.state, w.flight = rowDone, nil
 	if d.phase != deliveryCanceled {
 		d.pending--

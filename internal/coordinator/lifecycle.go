@@ -59,7 +59,7 @@ func (lc *lifecycle) newStream(job *jobs.Job, e Register) *stream {
 		job: job, dataset: lc.tiering.datasetOf(e.Dataset,
 			e.Names), sample: e.Sample, prefix: lc.roster.prefixOf(e.Prefix), suffix: e.Suffix, seed: e.Sample.Seed,
 		augBytes: e.AugmentedBytes, tail: e.Spec.Subset, ranks: make([]rankQueue,
-			e.Spec.World), script: e.Script, knownBad: new(bits.Set),
+			e.Spec.World), script: e.Script, knownBad: new(bits.Set), making: e.Making,
 	}
 	if e.Share {
 		lc.roster.joinGroup(s, e.Key)

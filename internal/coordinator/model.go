@@ -386,7 +386,7 @@ func (ti *tiering) demand() partition.Demand {
 	}
 	place := make([]int, len(ti.roster.datasets)) // in d.Datasets, from 1
 	for _, s := range ti.roster.order {
-		if s.job.Paused() || len(s.sample.Subset) == 0 {
+		if s.job.Paused() || len(s.sample.Subset) == 0 || s.making.Workers {
 			continue
 		}
 		w := &ti.roster.datasets[s.dataset]

@@ -107,6 +107,7 @@ type stream struct {
 	group    *group // nil when it shares no augmented samples
 	seed     uint64 // of its random parameters
 	augBytes int64  // size of one augmented sample; 0 = it is not fixed
+	making   Making
 	sampling sampling
 	set      bits.JobSet // the set of this job alone; empty while the sampler does not know it
 	// last is the newest instance of which a sample was delivered to the job; it holds only when given is set.

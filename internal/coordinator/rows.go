@@ -10,7 +10,7 @@ import (
 // their batch sizes and windows; a job that is seldom behind is served at once, because its turns do not run ahead of
 // the clock.
 func (fl *flights) takeTurn(s *stream) uint64 {
-	s.turn = max(s.turn, fl.turn) + 1
+	s.turn = max(s.turn, *fl.clockOf(s)) + 1
 	return s.turn
 }
 
@@ -106,7 +106,10 @@ func (fl *flights) filling(d *delivery, i int, from Source) *Fill {
 	s := d.s
 	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object,
 		From: from,
-		Seed: s.seed, Instance: d.instance, Turn: w.turn} // the row is not being filled, so an earlier one has no reader
+		Seed: s.seed, Instance: d.instance, Turn: w.turn, Beside: w.turn} // the row is not being filled, so an earlier one has no reader
+	if s.making.Workers {
+		d.fills[i].Beside = fl.turn + 1 // as of a job that is not behind: copying a record takes little
+	}
 	return &d.fills[i]
 }
 
@@ -126,7 +129,7 @@ func (fl *flights) reservePlace(s *stream, key ident.Key) {
 		}
 		if h, ok := fl.admitDecoded(key, s, alone); ok {
 			fl.index.SetReady(h)
-		} else {
+		} else if !s.making.Workers {
 			fl.reserveStored(x, fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs))
 		}
 		fl.needs.relevel(x)

@@ -141,7 +141,7 @@ func (fl *flights) refill() {
 			if fl.running >= fl.cfg.InFlight || fl.queue.Len()+fl.onCopies.Len() > 0 || !fl.clientWaits() {
 				return
 			}
-			if together < refillAhead || !m.joined() || !m.job.Active() || m.augBytes == 0 ||
+			if m.making.Workers || together < refillAhead || !m.joined() || !m.job.Active() || m.augBytes == 0 ||
 				!fl.tiering.refillPays(m, together) {
 				continue
 			}

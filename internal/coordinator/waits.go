@@ -82,7 +82,7 @@ func (d *delivery) describe(f *jobs.Facts) {
 		for x.parent != nil {
 			x = x.parent
 		}
-		if x.phase != flightCopied && x.from == ident.Stored {
+		if x.phase != flightCopied && x.from == ident.Stored && !x.foreign {
 			f.Stored++
 		}
 	}

@@ -115,7 +115,7 @@ func (d *Daemon) open() error {
 		return err
 	}
 	d.servers.sessions = session.NewServer(session.Config{
-		Engine: d.engine, Service: rpc.Service(d.engine, d.log), Log: d.log, Group: group,
+		Engine: d.engine, Crew: d.engine, Service: rpc.Service(d.engine, d.log), Log: d.log, Group: group,
 	})
 	d.servers.addGRPC(d.engine, d.log, tcpAccess{creds: rpc.PeerCreds()})
 	if d.doors.tcp != nil {
@@ -180,6 +180,7 @@ func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
 		Crash:   engine.CrashConfig{File: d.resources.state.decoding, Trial: d.opt.Trial},
 		Work: engine.WorkConfig{Workers: r.Workers, Limits: imageLimits(cfg.Prep, r),
 			SkipCorrupt: cfg.Prep.OnCorrupt == "skip"},
+		Crew: engine.CrewConfig{Window: cfg.Workers.Window, MaxRecord: r.MaxRecord},
 		Memory: engine.MemoryConfig{
 			Settings: settings(cfg, r), Limit: r.Memory, Own: r.Own, Evictor: d.resources.newEvictor,
 			ParseSize: func(s string, total int64) (int64, bool, error) {

@@ -52,7 +52,7 @@ func (c *compiler) compile(
 	ctx context.Context, o *owner, spec *larderv1.JobSpec, known *selections,
 ) (*job, coordinator.Register, error) {
 	var reg coordinator.Register
-	recipe, err := prep.ParseRecipe(opsOf(spec))
+	parsed, err := parse(spec)
 	if err != nil {
 		return nil, reg, err
 	}
@@ -60,8 +60,12 @@ func (c *compiler) compile(
 	if err != nil {
 		return nil, reg, err
 	}
+	recipe, made, err := c.library.recipeOn(parsed, data, spec)
+	if err != nil {
+		return nil, reg, err
+	}
 	seen := data.Fingerprint() // before the selection: what changes after it is followed up
-	sel, err := known.of(data, spec.GetSubset())
+	sel, err := known.in(data, spec, spec.GetSubset())
 	if err != nil {
 		return nil, reg, err
 	}
@@ -77,7 +81,7 @@ func (c *compiler) compile(
 	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
 		"substitute": jobs.Substitute}[spec.GetOnError()]
 	j := &job{
-		Job: work.Job{Data: data, Recipe: recipe}, spec: spec, mode: mode, registered: time.Now(), notes: notes,
+		Job: work.Job{Data: data, Recipe: recipe, Made: made}, spec: spec, mode: mode, registered: time.Now(), notes: notes,
 		seed: new(atomic.Uint64),
 		life: jobs.Spec{
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
@@ -110,6 +114,9 @@ func (c *compiler) compile(
 		}
 		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
 	}
+	if made != nil {
+		reg.Making, reg.AugmentedBytes = makingOf(made), j.sampleBytes()
+	}
 	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
 		err = c.replay(j, &reg)
 	}
@@ -140,10 +147,7 @@ func (c *compiler) fits(j *job) error {
 // roomFor.
 func (c *compiler) rows(j *job) int {
 	share := (j.Data.Len() + j.life.World - 1) / j.life.World
-	each := max(int64(j.Recipe.Output().SampleBytes), 1)
-	if j.Recipe.Output().Ragged {
-		each = max(j.guess(), 1) + ring.RaggedEntry
-	}
+	each := j.sampleBytes()
 	small := min(smallRings, (c.rings.Limit()-c.rings.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))
 	return min(j.life.Batch, max(share, int(min(small, 1<<16))))
 }

@@ -27,6 +27,7 @@ type Config struct {
 	Journal JournalConfig
 	Crash   CrashConfig
 	Work    WorkConfig
+	Crew    CrewConfig
 	Memory  MemoryConfig
 	Jobs    JobConfig
 	Daemon  DaemonConfig
@@ -59,6 +60,15 @@ type WorkConfig struct {
 	Limits      prep.Limits   // of one image
 	SkipCorrupt bool          // what Limits.RefuseCorrupt refuses is left out without a word to clients
 	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
+}
+
+// CrewConfig bounds worker processes of clients.
+type CrewConfig struct {
+	Window    int   // samples that one may have at once; 0 = 2
+	MaxRecord int64 // bytes of the largest sample; 0 = 256 MiB
+	// After and Now are the clock of their deadlines; nil = the real one.
+	After func(time.Duration, func()) (stop func() bool)
+	Now   func() time.Time
 }
 
 // MemoryConfig is how memory is divided.
@@ -97,6 +107,12 @@ func (c Config) withDefaults() Config {
 		if own := c.Memory.Own; own > 0 {
 			c.Work.ReadAhead = min(work.DefaultReadAhead, own/8)
 		}
+	}
+	if c.Crew.Window <= 0 {
+		c.Crew.Window = 2
+	}
+	if c.Crew.MaxRecord <= 0 {
+		c.Crew.MaxRecord = 256 << 20
 	}
 	if c.Work.Measure <= 0 {
 		c.Work.Measure = 2 * time.Second

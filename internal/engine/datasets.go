@@ -48,7 +48,7 @@ func (e *Engine) AddDataset(
 	if err := e.follower.followed(ctx); err != nil {
 		return nil, err
 	}
-	if d.Name() != d.URI() && asks == nil { // the name is to survive
+	if d.Name() != d.URI() && asks == nil && d.Made() == nil { // the name is to survive
 		if err := e.library.recordDataset(d); err != nil {
 			return nil, err
 		}
@@ -92,7 +92,8 @@ func (e *Engine) RemoveDataset(
 		return nil, err
 	}
 	out.IndexBytes = uint64(index)
-	if d.Name() != d.URI() {
+	e.library.declared.set(d.URI(), nil)
+	if d.Name() != d.URI() || d.Made() != nil {
 		if err := e.library.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/engine/record"
 	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
 	"larder/internal/invariant"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
@@ -19,13 +20,14 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	e.recorder.Effect(eff)
 	switch x := eff.(type) {
 	case coordinator.Prepare:
-		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), nil)
+		e.hand(eff, x.Turn, e.jobs.byID(x.Job).forWork())
 	case coordinator.Augment:
-		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), nil)
+		e.hand(eff, x.Turn, e.jobs.byID(x.Job).forWork())
 	case *coordinator.Fill:
-		e.pool.Add(eff, x.Turn, e.jobs.byID(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}))
+		e.handFill(x)
 	case coordinator.Discard:
 		e.pool.Discard(x.Flight)
+		e.crew.Discard(x.Flight)
 	case coordinator.FreeKey:
 		e.tierWork.Add(func() { e.cfg.Data.Store.Free(x.Key) })
 	case coordinator.SetBudget:
@@ -43,12 +45,14 @@ func (e *Engine) Do(eff coordinator.Effect) {
 			})
 		}
 	case coordinator.CloseRank:
+		e.crew.Closed(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
 		if r := e.rings.Take(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}); r != nil {
 			r.Close(closeReason(&x, r.Job()))
 		}
 	case coordinator.JobEnded:
 		if j := e.jobs.end(x.Job); j != nil {
 			e.log.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(x.Job))
+			e.endMade(j)
 		}
 	case coordinator.Persist:
 		e.persist(x)
@@ -59,6 +63,25 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	default:
 		invariant.Violated("exec: unknown effect %T", eff)
 	}
+}
+
+// hand passes work to the workers of the daemon, or to those of clients.
+func (e *Engine) hand(eff coordinator.Effect, turn uint64, j *work.Job) {
+	if j != nil && j.Made != nil {
+		e.crew.Add(eff, j, nil)
+		return
+	}
+	e.pool.Add(eff, turn, j, nil)
+}
+
+// handFill is hand for a row: one that is a copy of a record needs no worker of a client.
+func (e *Engine) handFill(x *coordinator.Fill) {
+	j, r := e.jobs.byID(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
+	if j != nil && j.Made != nil && !j.Made.Ready(x.From.Key.Form) {
+		e.crew.Add(x, j, r)
+		return
+	}
+	e.pool.Add(x, x.Beside, j, r)
 }
 
 // resize gives a tier its budget.

@@ -11,6 +11,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/crashguard"
+	"larder/internal/engine/crew"
 	"larder/internal/engine/ring"
 	"larder/internal/engine/trace"
 	"larder/internal/engine/work"
@@ -39,6 +40,7 @@ type Engine struct {
 	follower *follower
 
 	pool     *work.Pool
+	crew     *crew.Crew // workers of clients
 	rings    *ring.Set
 	meters   *work.Meters
 	guard    *crashguard.Guard // against images that crash the decoder
@@ -93,8 +95,13 @@ func New(cfg Config) (*Engine, error) {
 	e.library = &library{catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, skipCorrupt: cfg.Work.SkipCorrupt}
 	e.compiler = &compiler{library: e.library, rings: e.memory.rings}
 	e.history = &history{journal: cfg.Journal.Log, found: cfg.Journal.Found, jobs: e.jobs, catalog: cfg.Data.Catalog}
+	e.crew = crew.New(crew.Config{
+		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
+		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
+		Owns: e.ownsRank, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
+	})
 	e.views = &views{
-		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters,
+		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
@@ -109,7 +116,7 @@ func New(cfg Config) (*Engine, error) {
 		Limits: cfg.Work.Limits, Store: cfg.Data.Store,
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
 		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
-		Worked: e.recorder.Worked, Note: e.log.note,
+		Worked: e.recorder.Worked, Note: e.log.note, Made: e.crew.Copy,
 	})
 	if cfg.Journal.Found != nil {
 		r := &restorer{
@@ -141,12 +148,14 @@ func (e *Engine) Run(ctx context.Context) error {
 	kept.Go(e.tierWork.Run)
 	kept.Go(e.log.serial.Run)
 	e.pool.Start(ctx)
+	e.crew.Start()
 	e.rings.Start()
 	e.background.Go(func() { e.measure(ctx) })
 	e.background.Go(func() { e.guard.Run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.loop.events, e, time.Now)
 	close(e.loop.done) // before waiting for the workers: their events are not taken any more
 	e.tierWork.Stop()
+	e.crew.Stop()
 	e.pool.Stop()
 	var broken error // what fails from here on changes nothing
 	select {

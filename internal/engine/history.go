@@ -386,6 +386,9 @@ func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Datase
 	if err != nil {
 		return nil, nil, err
 	}
+	if source.IsMade(r.URI) {
+		return nil, nil, fmt.Errorf("job %d draws from %s, which workers make", id, r.URI)
+	}
 	recipe, err := prep.ParseRecipe(opsOf(spec))
 	if err != nil {
 		return nil, nil, err

@@ -50,7 +50,23 @@ func (j *job) sameAs(spec *larderv1.JobSpec) error {
 }
 
 // layout is that of the job's rings.
-func (j *job) layout() ring.Layout { return ring.NewLayout(j.Recipe, j.rows, j.life.Slots, j.guess()) }
+func (j *job) layout() ring.Layout {
+	if j.Made != nil {
+		return ring.NewRecordLayout(&j.Made.Out, j.rows, j.life.Slots, j.Made.Guess())
+	}
+	return ring.NewLayout(j.Recipe, j.rows, j.life.Slots, j.guess())
+}
+
+// sampleBytes is what a row of a batch takes, about.
+func (j *job) sampleBytes() int64 {
+	switch {
+	case j.Made != nil:
+		return max(j.Made.Fixed()+j.Made.Guess(), 1)
+	case j.Recipe.Output().Ragged:
+		return max(j.guess(), 1) + ring.RaggedEntry
+	}
+	return max(int64(j.Recipe.Output().SampleBytes), 1)
+}
 
 // guess is the mean decoded size of a sample, in bytes.
 func (j *job) guess() int64 {

@@ -21,6 +21,7 @@ type library struct {
 	catalog     *source.Catalog
 	journal     journal.Log // names of datasets survive in it
 	skipCorrupt bool        // see Config.SkipCorrupt
+	declared    declarations
 }
 
 // mayRegister refuses what cannot be registered by another user, before a file is looked at.
@@ -95,6 +96,9 @@ func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSam
 		path, offset := l.catalog.ObjectPath(b.Object)
 		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset),
 			Reason: b.Reason}
+		if j.Made != nil {
+			q.Reason, q.Traceback, _ = strings.Cut(b.Reason, "\n")
+		}
 		if b.At > 0 {
 			q.DamagedAt = new(uint64(offset + b.At - 1))
 		}

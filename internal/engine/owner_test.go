@@ -73,6 +73,7 @@ func requests(dir string) map[string]request {
 		"ListOrders":     method((*engine.Engine).ListOrders, &larderv1.ListOrdersRequest{Name: "a"}, false),
 		"GetOrder":       method((*engine.Engine).GetOrder, &larderv1.GetOrderRequest{Job: 1}, false),
 		"AddDataset":     method((*engine.Engine).AddDataset, &larderv1.AddDatasetRequest{Uri: uri}, false),
+		"AddRecords":     method((*engine.Engine).AddRecords, &larderv1.AddRecordsRequest{Name: "n", Length: 1}, true),
 		"RefreshDataset": method((*engine.Engine).RefreshDataset, &larderv1.RefreshDatasetRequest{Dataset: uri}, false),
 		"ListDatasets":   method((*engine.Engine).ListDatasets, &larderv1.ListDatasetsRequest{}, true),
 		"RemoveDataset":  method((*engine.Engine).RemoveDataset, &larderv1.RemoveDatasetRequest{Dataset: uri}, false),

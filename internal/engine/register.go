@@ -16,6 +16,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/errs"
 	"larder/internal/resume"
+	"larder/internal/source"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -153,6 +154,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		return nil, errs.New(errs.Invalid, "name", "use 1 to 256 printable characters", "register job %q: not a name",
 			s.GetName())
 	}
+	if err := noRecords(s); err != nil && !source.IsMade(s.GetDataset()) {
+		return nil, err
+	}
 	if s.GetDataset() == "" {
 		return nil, bad("dataset", "give a uri such as imagefolder:/data/train", "no dataset")
 	}
@@ -206,6 +210,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	s.Even = oneOf("even", s.Even, even, "drop", "none")
 	s.Share = oneOf("share", s.Share, "none", "none", "augmented")
 	s.OnError = oneOf("on_error", s.OnError, "raise", "raise", "skip", "substitute")
+	if err == nil && source.IsMade(s.GetDataset()) {
+		return s, normaliseMade(s)
+	}
 	for _, op := range s.GetTransform() {
 		if k := op.GetKind(); k != "" && k != "builtin" {
 			return nil, errs.New(errs.Unsupported, "transform", "use larder.ops, or transform the batch in your script",

@@ -13,6 +13,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/journal"
+	"larder/internal/source"
 )
 
 // restorer restores the jobs of a journal, before Run.
@@ -35,7 +36,7 @@ type restorer struct {
 func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 	for d, err := range restore.Datasets(s.Datasets) {
 		if err == nil {
-			_, err = t.library.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
+			err = t.readd(ctx, d)
 		}
 		if err != nil {
 			t.log.Warn("a dataset could not be added again", "name", d.Name, "error", err)
@@ -57,6 +58,15 @@ func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 			return nil
 		},
 	})
+}
+
+// readd adds a dataset of the journal.
+func (t *restorer) readd(ctx context.Context, d record.Dataset) error {
+	if d.Made != "" {
+		return t.library.declareAgain(ctx, d.Made)
+	}
+	_, err := t.library.addAgain(ctx, d.Name, d.URI, d.SkipEmpty)
+	return err
 }
 
 // returning is a job that is being restored.
@@ -85,8 +95,10 @@ func (t *restorer) reopen(ctx context.Context, js *journal.JobState, known *sele
 			"the seed of job %d cannot be read", js.ID).Because(err)
 	}
 	// names of datasets do not survive by themselves
-	if _, err := t.library.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil {
-		return nil, err
+	if !source.IsMade(rj.URI) {
+		if _, err := t.library.addAgain(ctx, rj.Name, rj.URI, spec.GetSkipEmpty()); err != nil {
+			return nil, err
+		}
 	}
 	j, reg, err := t.compiler.compile(ctx, nil, spec, known)
 	if err != nil {
@@ -106,7 +118,7 @@ func (t *restorer) reread(back *returning, known *selections) error {
 	of := restore.Job{
 		Name: j.spec.GetName(), State: js, Subset: back.rj.Subset, Resume: back.rj.Resume, Data: j.Data,
 		AcceptCorrupt: t.acceptCorrupt,
-		Select:        func(expr string) (restore.Selected, error) { return known.restored(j.Data, expr) },
+		Select:        func(expr string) (restore.Selected, error) { return known.restored(j.Data, j.spec, expr) },
 		OrderBefore: func(epoch uint32) ([]ident.ObjectID, error) {
 			return t.history.orderBefore(js.ID, j.resume, epoch)
 		},

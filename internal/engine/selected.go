@@ -9,6 +9,7 @@ import (
 	"larder/internal/engine/restore"
 	"larder/internal/ident"
 	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
 )
 
 // selected is what an expression selects of a dataset: objects in sample order and as a set. Jobs share it, so it is
@@ -59,6 +60,14 @@ type selecting struct {
 
 func newSelections() *selections { return &selections{made: map[selectionKey]*selecting{}} }
 
+// in is what a job's expression selects: of the samples that its spec lists, should it list any.
+func (s *selections) in(data *source.Dataset, spec *larderv1.JobSpec, expr string) (*selected, error) {
+	if expr == "" && len(spec.GetIndices()) > 0 {
+		return listed(data, spec)
+	}
+	return s.of(data, expr)
+}
+
 func (s *selections) of(data *source.Dataset, expr string) (*selected, error) {
 	if s == nil {
 		return newSelected(data, expr)
@@ -76,8 +85,10 @@ func (s *selections) of(data *source.Dataset, expr string) (*selected, error) {
 }
 
 // restored is what an expression selects, for a job that is being restored.
-func (s *selections) restored(data *source.Dataset, expr string) (restore.Selected, error) {
-	o, err := s.of(data, expr)
+func (s *selections) restored(
+	data *source.Dataset, spec *larderv1.JobSpec, expr string,
+) (restore.Selected, error) {
+	o, err := s.in(data, spec, expr)
 	if err != nil {
 		return restore.Selected{}, err
 	}

@@ -219,7 +219,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 		Tiers: e.views.tiers(now.tiers), RssBytes: rss(), MemoryLimit: uint64(max(e.cfg.Memory.Limit, 0)),
 		Parity: prep.Parity(), Decoder: prep.DecoderName(),
 		Split: shownSplit(ctx, e.views.split(st, now.quotas)), StateFull: e.views.stateFull(), Load: e.views.load(machine),
-		Datasets: e.views.shownDatasets(ctx, e.views.datasetStats(now.data)),
+		Datasets: e.views.shownDatasets(ctx, e.views.datasetStats(now.data)), Workers: e.views.workerStats(),
 	}
 	for _, v := range now.jobs {
 		j := e.views.viewOn(v, machine)

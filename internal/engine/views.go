@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/crew"
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/errs"
@@ -29,6 +30,7 @@ type views struct {
 	library *library
 	rings   *ring.Set
 	meters  *work.Meters
+	crew    *crew.Crew
 	catalog *source.Catalog
 	journal journal.Log
 	workers int
@@ -169,8 +171,10 @@ func (w *views) stateFull() *larderv1.ErrorDetail {
 func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 	now := time.Now()
 	all := make([]jobs.Wait, 0, len(v.Facts))
+	workers := w.workersOf(out, v.ID)
 	for i := range v.Facts {
 		f, k := v.Facts[i], &v.Ranks[i]
+		f.Workers = workers
 		if f.Asked() {
 			f.Waiting = k.Waiting(now)
 		}
@@ -189,6 +193,38 @@ func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 	}
 	out.Wait = waitOut(jobs.Worst(all))
 	out.SamplesPerSecond = v.Rate.At(now)
+}
+
+// workersOf fills in the workers that can make the samples of a job; nil = larder's own do.
+func (w *views) workersOf(out *larderv1.Job, id ident.JobID) *jobs.Workers {
+	j := w.jobs.byID(id)
+	if j == nil || j.Made == nil {
+		return nil
+	}
+	s := w.crew.Of(&j.Job)
+	k := &jobs.Workers{Attached: len(s.Workers), Tasks: s.Tasks}
+	out.TasksWaiting = uint64(s.Tasks)
+	for _, v := range s.Workers {
+		out.Workers = append(out.Workers, &larderv1.WorkerInfo{Id: v.ID, Pid: v.PID, Uid: v.UID, Client: v.Client,
+			Tasks: uint32(v.Tasks), Done: v.Done, BusySeconds: v.Busy.Seconds()})
+		if v.Tasks > 0 {
+			k.Busy++
+		}
+		k.Longest = max(k.Longest, v.Busy)
+	}
+	return k
+}
+
+// workerStats is what workers of clients did.
+func (w *views) workerStats() *larderv1.WorkerStats {
+	st := w.crew.Stats()
+	attached, waiting := w.crew.Attached()
+	return &larderv1.WorkerStats{
+		Attached: uint32(attached), Waiting: uint64(waiting), Tasks: st.Tasks, Retries: st.Retries, Refused: st.Refused,
+		Failed: st.Failed, Late: st.Late, Deaths: st.Deaths,
+		Seconds: map[string]float64{"decode": st.Seconds[work.Decode], "augment": st.Seconds[work.Augment],
+			"in_place": st.Seconds[work.InPlace]},
+	}
 }
 
 // addWaiting adds what a job waits at this moment to the sums that it is a part of.

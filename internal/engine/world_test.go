@@ -182,7 +182,7 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 		ran: make(chan error, 1)}
 	listener, err := session.Listen(w.socket)
 	must(err)
-	server := session.NewServer(session.Config{Engine: engine, Service: rpc.Service(engine, nil)})
+	server := session.NewServer(session.Config{Engine: engine, Crew: engine, Service: rpc.Service(engine, nil)})
 	served := make(chan error, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { served <- server.Serve(listener) }()

@@ -268,3 +268,13 @@ func cloneSpec(s OpSpec) OpSpec {
 	}
 	return OpSpec{Kind: s.Kind, Name: s.Name, Args: args}
 }
+
+// Foreign is a recipe whose ops run elsewhere: this package knows nothing of it but how it is named. random says that
+// its suffix draws.
+func Foreign(id, prefix, suffix ident.RecipeID, random bool) *Recipe {
+	r := &Recipe{id: id, prefix: prefix, suffix: suffix, out: Output{Ragged: true, Layout: HWC, DType: Uint8}}
+	if random {
+		r.imageOps = 1
+	}
+	return r
+}

@@ -24,6 +24,7 @@ type Engine interface {
 	SetSubset(context.Context, *larderv1.SetSubsetRequest) (*larderv1.SetSubsetResponse, error)
 	RefreshDataset(context.Context, *larderv1.RefreshDatasetRequest) (*larderv1.RefreshDatasetResponse, error)
 	AddDataset(context.Context, *larderv1.AddDatasetRequest) (*larderv1.AddDatasetResponse, error)
+	AddRecords(context.Context, *larderv1.AddRecordsRequest) (*larderv1.AddRecordsResponse, error)
 	RemoveDataset(context.Context, *larderv1.RemoveDatasetRequest) (*larderv1.RemoveDatasetResponse, error)
 	ListDatasets(context.Context, *larderv1.ListDatasetsRequest) (*larderv1.ListDatasetsResponse, error)
 	InspectDataset(context.Context, *larderv1.InspectDatasetRequest) (*larderv1.InspectDatasetResponse, error)

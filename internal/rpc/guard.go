@@ -46,6 +46,10 @@ func (g guard) KillJob(ctx context.Context, r *larderv1.KillJobRequest) (*larder
 	return safely(g, "KillJob", g.e.KillJob, ctx, r)
 }
 
+func (g guard) AddRecords(ctx context.Context, r *larderv1.AddRecordsRequest) (*larderv1.AddRecordsResponse, error) {
+	return safely(g, "AddRecords", g.e.AddRecords, ctx, r)
+}
+
 func (g guard) AddDataset(ctx context.Context, r *larderv1.AddDatasetRequest) (*larderv1.AddDatasetResponse, error) {
 	return safely(g, "AddDataset", g.e.AddDataset, ctx, r)
 }

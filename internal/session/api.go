@@ -65,6 +65,40 @@ type Attachment interface {
 	Close(clean bool)
 }
 
+// Hand takes what the engine has for a worker. No method blocks or fails. When the peer is gone calls do nothing. Safe
+// for concurrent use.
+type Hand interface {
+	Task(wire.TaskFrame)
+	// Free says that the record at an offset of the worker's memory was taken over, or refused.
+	Free(offset uint64)
+	// Gone ends the session, with the reason.
+	Gone(error)
+}
+
+// Worker is the engine's end of a worker process. Its methods are called by one goroutine.
+type Worker interface {
+	Info() wire.WorkResult
+	// Input is the memory for inputs of tasks. It stays valid until Close.
+	Input() *shm.Segment
+	Start()
+	// Done and Failed answer a task. An error is a breach of the protocol, which ends the session.
+	Done(wire.DoneFrame) error
+	Failed(task uint64, f wire.Failure) error
+	// Grow replaces the worker's memory for later records. It takes the memory over.
+	Grow(*shm.Segment)
+	// Close ends the worker, once: clean when it said goodbye (DETACH).
+	Close(clean bool)
+}
+
+// Crew takes worker processes of clients.
+type Crew interface {
+	// Work takes a worker. memory is what it writes records into; the Crew takes it over, also when it fails. Nothing is
+	// handed to out before Start.
+	Work(ctx context.Context, req *wire.WorkRequest, peer shm.Peer, memory *shm.Segment, out Hand) (Worker, error)
+	// MaxMemory is the most bytes that the memory of a worker may have.
+	MaxMemory() int64
+}
+
 // Engine is what sessions speak for.
 type Engine interface {
 	// Attach binds a client to a rank. It may block until ctx ends, which it does when the client vanishes. The sink

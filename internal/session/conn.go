@@ -40,6 +40,10 @@ type conn struct {
 	work     sync.WaitGroup // calls
 	notified atomic.Bool    // DRAIN is in the queue
 
+	rcv    *shm.Receiver // of descriptors; of the reader
+	worker Worker        // of the reader; nil: the session is no worker's
+	works  atomic.Bool   // worker is there
+
 	// Release is called under rel, so that Close cannot overtake it. Never taken together with mu.
 	rel struct {
 		sync.Mutex
@@ -88,6 +92,7 @@ func (s *conn) run() {
 		<-worked
 		stop()
 		s.detach(false)
+		s.closeWorker(false)
 	}
 	s.cancel()
 	if f, ok := errors.AsType[*errs.Error](err); ok { // the peer is there and learns why
@@ -151,10 +156,12 @@ func (s *conn) watchPeer() (stop func()) {
 // read handles frames until the peer or the daemon ends the session. A *errs.Error is for the peer to know.
 func (s *conn) read(ordered chan<- func()) error {
 	_ = s.c.SetReadDeadline(time.Now().Add(s.srv.cfg.HelloTimeout))
-	r := wire.NewReader(s.c)
+	s.rcv = shm.NewReceiver(s.c)
+	defer s.rcv.Close()
+	r := wire.NewReader(&input{s})
 	greeted := false
 	for {
-		h, p, _, err := r.Next()
+		h, p, at, err := r.Next()
 		if err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return wire.Violation("no HELLO came within %s", s.srv.cfg.HelloTimeout)
@@ -167,9 +174,15 @@ func (s *conn) read(ordered chan<- func()) error {
 		if greeted == (h.Type == wire.Hello) {
 			return wire.Violation("the first frame of a session is its only HELLO, not %s", h.Type)
 		}
-		if err := s.handle(h, p, ordered); err != nil {
+		if h.Type >= wire.Work {
+			err = s.handleWork(h, p, at)
+		} else {
+			err = s.handle(h, p, ordered)
+		}
+		if err != nil {
 			return err
 		}
+		s.rcv.Forget(at + wire.HeaderSize + int64(h.Length)) // of frames that announce none
 		greeted = true
 	}
 }
@@ -201,6 +214,7 @@ func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 		}
 		s.inOrder(h, ordered, func() error { return s.startEpoch(h.ID, epoch, from) })
 	case wire.Detach:
+		s.closeWorker(true)
 		s.inOrder(h, ordered, func() error {
 			s.detach(true)
 			s.reply(h.ID, []byte("{}"), nil)
@@ -325,7 +339,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 		return s.draining()
 	}
 	s.mu.Lock()
-	again := s.mu.attached
+	again := s.mu.attached || s.works.Load()
 	s.mu.Unlock()
 	if again {
 		return errs.New(errs.Invalid, req.GetJob(),
@@ -451,7 +465,7 @@ func (s *conn) endIfDrained() {
 		return
 	}
 	s.mu.Lock()
-	idle := s.mu.calls == 0 && s.mu.ordered == 0 && (s.mu.att == nil || s.mu.sink.over())
+	idle := s.mu.calls == 0 && s.mu.ordered == 0 && !s.works.Load() && (s.mu.att == nil || s.mu.sink.over())
 	s.mu.Unlock()
 	if idle {
 		_ = s.c.CloseRead() // the reader sees the end; what waits is still written

@@ -21,6 +21,7 @@ import (
 type Config struct {
 	Engine  Engine
 	Service larderv1.LarderServiceServer // answers CALL
+	Crew    Crew                         // takes workers; nil = none are taken
 	Log     *slog.Logger                 // default: nothing is logged
 
 	Group        int                 // whose members may speak too; 0 = no group's
@@ -164,6 +165,7 @@ func (s *Server) start(nc net.Conn) {
 		close(s.mu.changed)
 		s.mu.changed = make(chan struct{})
 		s.mu.Unlock()
+		s.endWorkers()
 	}()
 }
 
@@ -242,6 +244,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range conns {
 		c.endIfDrained()
 	}
+	s.endWorkers()
 	if err := s.emptied(ctx); err != nil {
 		return err
 	}

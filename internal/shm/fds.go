@@ -115,16 +115,21 @@ func (r *Receiver) collect(oob []byte, from int64) error {
 // Take hands over the descriptor that rode on byte at of the stream (counted from 0). The caller owns it. Descriptors
 // that rode on earlier bytes were not taken, and are closed.
 func (r *Receiver) Take(at int64) (fd int, ok bool) {
-	for len(r.waiting) > 0 && r.waiting[0].to <= at {
-		_ = unix.Close(r.waiting[0].fd)
-		r.waiting = r.waiting[1:]
-	}
+	r.Forget(at)
 	if len(r.waiting) == 0 || at < r.waiting[0].from || at >= r.waiting[0].to {
 		return -1, false
 	}
 	fd = r.waiting[0].fd
 	r.waiting = r.waiting[1:]
 	return fd, true
+}
+
+// Forget closes the descriptors that rode on bytes before byte at of the stream.
+func (r *Receiver) Forget(at int64) {
+	for len(r.waiting) > 0 && r.waiting[0].to <= at {
+		_ = unix.Close(r.waiting[0].fd)
+		r.waiting = r.waiting[1:]
+	}
 }
 
 // Waiting returns the number of descriptors that were not taken.

@@ -161,6 +161,91 @@ func mapFD(fd int, size int64) (*Segment, error) {
 	return adopt(fd, mem), nil
 }
 
+// MapForeign maps memory that a process nobody trusts made, for reading only. It takes ownership of fd in every case.
+// The file must be a memfd of at least size bytes and at most limit, sealed against shrinking, growing and other seals:
+// otherwise its owner could kill us with SIGBUS. Its content may change at any time.
+func MapForeign(fd int, size, limit int64) (*Segment, error) {
+	unix.CloseOnExec(fd)
+	s, err := mapForeign(fd, size, limit)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+func mapForeign(fd int, size, limit int64) (*Segment, error) {
+	const hint = "make it with memfd_create, give it its size, and seal it with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL"
+	if size <= 0 || size > limit || int64(int(size)) != size {
+		return nil, errs.New(errs.Invalid, "memory", fmt.Sprintf("announce 1 to %d bytes", limit),
+			"a worker's memory of %d bytes cannot be used", size)
+	}
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+		return nil, errs.New(errs.Invalid, "memory", hint, "look at the descriptor of a worker's memory").Because(err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC { // huge pages have a fault of their own, files may be cut off
+		return nil, errs.New(errs.Invalid, "memory", hint, "a worker's memory is no memfd of ordinary pages")
+	}
+	if st.Size < size {
+		return nil, errs.New(errs.Invalid, "memory", hint, "a worker's memory has %d bytes, announced were %d", st.Size, size)
+	}
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || have&seals != seals {
+		return nil, errs.New(errs.Invalid, "memory", hint, "a worker's memory is not sealed")
+	}
+	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, errs.New(errs.ResourceExceeded, "memory",
+			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)", "map a worker's memory of %d bytes",
+			size).Because(err)
+	}
+	return adopt(fd, mem), nil
+}
+
+// CreateSparse makes a segment whose pages come with Reserve, for which address space is reserved alone. Processes that
+// get its descriptor can map it for reading only.
+func CreateSparse(name string, size int64) (*Segment, error) {
+	if size <= 0 || int64(int(size)) != size {
+		return nil, errs.New(errs.Invalid, name, "ask for at least one byte", "a shared segment of %d bytes cannot exist", size)
+	}
+	fd, err := unix.MemfdCreate(name[:min(len(name), maxName)], unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, tooManyFiles(name, err)
+	}
+	fail := func(err error) (*Segment, error) {
+		_ = unix.Close(fd)
+		return nil, shortage(name, size, 0, "", err)
+	}
+	if err := retry(func() error { return unix.Ftruncate(fd, size) }); err != nil {
+		return fail(err)
+	}
+	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return fail(err)
+	}
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals&^unix.F_SEAL_SEAL)
+	if err == nil { // before Linux 5.1 a reader could write, into a copy that is its own: no other process has it
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		_ = unix.Munmap(mem)
+		return fail(err)
+	}
+	return adopt(fd, mem), nil
+}
+
+// Reserve makes the pages of a part of a sparse segment present, so that writing to them cannot fail.
+func (s *Segment) Reserve(off, n int64) error {
+	if err := retry(func() error { return unix.Fallocate(s.fd, unix.FALLOC_FL_KEEP_SIZE, off, n) }); err != nil {
+		free, where, _ := Available()
+		return shortage("input", n, free, where, err)
+	}
+	return nil
+}
+
 func adopt(fd int, mem []byte) *Segment {
 	s := &Segment{mem: mem, fd: fd}
 	s.refs.Store(1)

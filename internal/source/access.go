@@ -31,6 +31,13 @@ const (
 // error is a *errs.Error of reason PERMISSION_DENIED that reveals nothing that r could not find out alone.
 func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 	var at place
+	if IsMade(nameOrURI) {
+		d, err := c.openMade(nameOrURI)
+		if err != nil {
+			return err
+		}
+		return d.Made().mayUse(r)
+	}
 	if d, ok := c.Get(nameOrURI); ok {
 		at = d.rs.place
 	} else {
@@ -58,6 +65,9 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 // error is an *errs.Error (PERMISSION_DENIED names the first file or folder), or the context's.
 func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprint uint64, err error) {
 	snap := d.snap.Load()
+	if snap.made != nil {
+		return snap.fp, snap.made.mayUse(r)
+	}
 	if err := c.mayRead(ctx, snap, r); err != nil {
 		return 0, err
 	}
@@ -69,6 +79,9 @@ func (c *Catalog) MayRead(ctx context.Context, d *Dataset, r Reader) (fingerprin
 // each file once for a user and a version of d. An error that is not PERMISSION_DENIED is the context's.
 func (c *Catalog) MaySee(ctx context.Context, d *Dataset, r Reader) error {
 	snap := d.snap.Load()
+	if snap.made != nil {
+		return snap.made.mayUse(r)
+	}
 	w := rightsOf(r)
 	for i := range snap.dirs {
 		if row := &snap.dirs[i]; row.live {

@@ -117,6 +117,9 @@ type walkHow struct {
 }
 
 func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
+	if IsMade(uri) {
+		return c.openMade(uri)
+	}
 	at, err := parseURI(uri)
 	if err != nil {
 		return nil, err
@@ -205,6 +208,9 @@ func (c *Catalog) ReindexFor(ctx context.Context, d *Dataset, r Reader) (*Datase
 }
 
 func (c *Catalog) open(ctx context.Context, nameOrURI string, how walkHow) (*Dataset, error) {
+	if IsMade(nameOrURI) {
+		return c.openMade(nameOrURI)
+	}
 	if d, ok := c.Get(nameOrURI); ok {
 		return c.add(ctx, d.name, d.uri, how)
 	}
@@ -302,7 +308,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 	for _, o := range c.List() {
 		last = last && (o.rs != d.rs || o.name == d.name)
 	}
-	if last {
+	if last && d.Made() == nil {
 		if indexBytes, err = c.removeIndex(d.rs.key()); err != nil {
 			return nil, 0, err
 		}
@@ -345,7 +351,7 @@ func (c *Catalog) SharedSamples(d *Dataset) int {
 
 func (s *snapshot) eachLive(f func(o ident.ObjectID)) {
 	for id, o := range s.objs {
-		if s.dead[id>>6]&(1<<(id&63)) == 0 {
+		if s.made != nil || s.dead[id>>6]&(1<<(id&63)) == 0 {
 			f(o)
 		}
 	}

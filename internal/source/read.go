@@ -137,6 +137,10 @@ func noObject(o ident.ObjectID) error {
 // first does not work any more, other datasets may still name it by theirs.
 func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int, want fileState) error) error {
 	named := c.rootAt(row.root)
+	if snap := named.snap.Load(); snap != nil && snap.made != nil {
+		return errs.New(errs.Unsupported, snap.made.URI(), "look at them in a batch of a Loader",
+			"samples of %s are made by workers: nothing of them is stored", snap.made.URI())
+	}
 	first := named.path(row.sample)
 	err := c.tryFile(first, named.guarded.Load(), named.state(row, row.sample), f)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

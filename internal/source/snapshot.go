@@ -48,6 +48,7 @@ type snapshot struct {
 	fp      uint64
 	report  Report
 	empty   []int32 // classes without samples
+	made    *Made   // of a dataset without files, in which no column has anything; else nil
 }
 
 // key names the saved index, as that of its place does.
@@ -58,19 +59,24 @@ func (s *snapshot) key() string {
 	return s.root
 }
 
-func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(len(s.dirOf)) }
+func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(s.Len()) }
 
 // Len is the number of sample ids, tombstones included.
-func (s *snapshot) Len() int { return len(s.dirOf) }
+func (s *snapshot) Len() int {
+	if s.made != nil {
+		return s.made.Length
+	}
+	return len(s.dirOf)
+}
 
 // Live is false for tombstones and for ids out of range.
 func (s *snapshot) Live(id ident.SampleID) bool {
-	return s.has(id) && s.dead[id>>6]&(1<<(id&63)) == 0
+	return s.has(id) && (s.made != nil || s.dead[id>>6]&(1<<(id&63)) == 0)
 }
 
 // Label is the class number, -1 out of range and for tombstones whose class is gone.
 func (s *snapshot) Label(id ident.SampleID) int64 {
-	if !s.has(id) {
+	if !s.has(id) || s.made != nil {
 		return -1
 	}
 	if s.labels != nil {
@@ -81,7 +87,7 @@ func (s *snapshot) Label(id ident.SampleID) int64 {
 
 // Class is the name of the class folder, or what packed files call the label.
 func (s *snapshot) Class(id ident.SampleID) string {
-	if !s.has(id) {
+	if !s.has(id) || s.made != nil {
 		return ""
 	}
 	if s.labels != nil {
@@ -99,9 +105,16 @@ func (s *snapshot) Class(id ident.SampleID) string {
 
 // Key is the path below the root; of a packed sample, that of its file, and its key in there.
 func (s *snapshot) Key(id ident.SampleID) string {
-	if !s.has(id) {
+	switch {
+	case !s.has(id):
 		return ""
+	case s.made != nil:
+		return strconv.Itoa(int(id))
 	}
+	return s.fileKey(id)
+}
+
+func (s *snapshot) fileKey(id ident.SampleID) string {
 	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
 }
 
@@ -117,10 +130,13 @@ func (s *snapshot) path(id ident.SampleID) string {
 	if !s.has(id) {
 		return ""
 	}
+	if s.made != nil {
+		return s.made.URI() + "#" + s.Key(id)
+	}
 	if s.labels != nil {
 		return join(s.root, s.dirs[s.dirOf[id]].rel)
 	}
-	return join(s.root, s.Key(id))
+	return join(s.root, s.fileKey(id))
 }
 
 func (s *snapshot) object(id ident.SampleID) ident.ObjectID {

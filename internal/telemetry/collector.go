@@ -65,6 +65,18 @@ func collectDaemon(out chan<- prometheus.Metric, s *larderv1.Stats) {
 	for _, k := range counts {
 		k.daemon.send(out, k.get(t))
 	}
+	k := s.GetWorkers()
+	workersAttached.send(out, float64(k.GetAttached()))
+	workersWaiting.send(out, float64(k.GetWaiting()))
+	workerTasks.send(out, float64(k.GetTasks()))
+	workerRetries.send(out, float64(k.GetRetries()))
+	workerRefused.send(out, float64(k.GetRefused()))
+	workerFailed.send(out, float64(k.GetFailed()))
+	workerLate.send(out, float64(k.GetLate()))
+	workerDeaths.send(out, float64(k.GetDeaths()))
+	for _, step := range []string{"decode", "augment", "in_place"} {
+		workerSeconds.send(out, k.GetSeconds()[step], step)
+	}
 	for _, f := range forms {
 		hitsMetric.send(out, float64(t.GetHits()[f]), f)
 		evictionsMetric.send(out, float64(t.GetEvictions()[f]), f)

@@ -94,10 +94,21 @@ var (
 		"What the model of the tiers predicts for all jobs together; binding is what limits them.", "model", "binding")
 	datasetBytes = gauge("dataset_tier_bytes",
 		"Bytes of all tiers together that a dataset with a floor or a cap has.", "dataset")
-	jobsMetric = gauge("jobs", "Jobs by state: joining, live, suspect, dead, done.", "state")
-	gpuMemory  = gauge("gpu_memory_bytes", "Memory of a GPU; there is no series without a driver.", "uuid", "name")
-	gpuUsed    = gauge("gpu_memory_used_bytes", "Used memory of a GPU.", "uuid", "name")
-	gpuBusy    = gauge("gpu_utilization_ratio", "Busy part of a GPU's processors, 0 to 1.", "uuid", "name")
+	jobsMetric      = gauge("jobs", "Jobs by state: joining, live, suspect, dead, done.", "state")
+	workersAttached = gauge("workers", "Worker processes of clients that are attached.")
+	workersWaiting  = gauge("worker_tasks_waiting", "Samples that wait for a worker process.")
+	workerTasks     = counter("worker_tasks_total", "Samples made by worker processes.")
+	workerRetries   = counter("worker_retries_total", "Samples given to a worker process again.")
+	workerRefused   = counter("worker_refused_total", "Records of worker processes that did not fit their schema.")
+	workerFailed    = counter("worker_failed_total", "Samples that worker processes could not make.")
+	workerLate      = counter("worker_late_total", "Worker processes that did not answer within sample_timeout.")
+	workerDeaths    = counter("worker_deaths_total", "Worker processes that ended with samples in hand.")
+	workerSeconds   = counter("worker_seconds_total",
+		"Time of worker processes; step is decode, augment or in_place.", "step")
+
+	gpuMemory = gauge("gpu_memory_bytes", "Memory of a GPU; there is no series without a driver.", "uuid", "name")
+	gpuUsed   = gauge("gpu_memory_used_bytes", "Used memory of a GPU.", "uuid", "name")
+	gpuBusy   = gauge("gpu_utilization_ratio", "Busy part of a GPU's processors, 0 to 1.", "uuid", "name")
 )
 
 // The metrics of each job.

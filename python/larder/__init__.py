@@ -9,7 +9,7 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 Its modules are layers; each imports those before it only (python/tests/test_layers.py):
 
 1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
-2. ``_torch``, ``_ring``, ``_lease``, ``_board``: shared memory, and the life of a batch in it.
+2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_ring``, ``_lease``, ``_board``: memory, and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
 4. ``ops``, ``_device``, ``_checks``, ``_ranks``, ``_arguments``: what a script asks for.
 5. ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.

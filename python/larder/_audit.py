@@ -101,7 +101,10 @@ def checksum(ring: Ring, root: Any, rows: int) -> int:
     for f in ring.fields.values():
         value = ring.array(root, f, rows)
         for a in value if isinstance(value, list) else (value,):
-            crc = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, crc)
+            if isinstance(a, str | bytes):
+                crc = zlib.crc32(a.encode() if isinstance(a, str) else a, crc)
+            else:
+                crc = zlib.crc32(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, crc)
     return crc
 
 

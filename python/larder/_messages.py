@@ -222,6 +222,8 @@ class FieldMessage(TypedDict, total=False):
     offset: Integer
     sampleBytes: Integer
     ragged: bool
+    kind: str
+    dims: int
 
 
 class Sizes(TypedDict, total=False):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _record
 from ._messages import AttachResponse, FieldMessage
 from ._wire import BatchHeader, protocol_error
 
@@ -29,6 +30,7 @@ _DTYPES = (
 _RAGGED = np.dtype([("offset", "<u8"), ("height", "<u4"), ("width", "<u4"), ("channels", "<u4"), ("zero", "<u4")])
 
 Array = npt.NDArray[Any]
+Column = Array | list[Array] | list[bytes] | list[str]  # of one field, all rows of a batch
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,33 @@ class Field:
     ragged: bool
     size: int  # bytes of the values of a sample
     strides: tuple[int, ...]  # of a batch
+    kind: str = ""  # of a record's field: array, bytes, text, scalar; empty = not of a record
+    dims: int = 0  # of one sample, in a ragged field of a record
 
     @classmethod
     def from_json(cls, d: FieldMessage) -> Field:
         """Reads and checks a Field message."""
         name = str(d.get("name", ""))
         ragged = bool(d.get("ragged", False))
-        type_name = d.get("dtype")
-        if type_name not in _DTYPES:
-            raise protocol_error(f"field {name!r} of dtype {type_name!r}")
-        dtype = np.dtype(type_name).newbyteorder("<")
+        type_name, kind, dims = str(d.get("dtype")), str(d.get("kind", "")), int(d.get("dims") or 0)
+        if type_name not in (_record.DTYPES[1:] if kind else _DTYPES) or (kind and kind not in _record.KINDS):
+            raise protocol_error(f"field {name!r} of kind {kind!r}, dtype {type_name!r}")
+        dtype = _record.numpy_dtype(type_name)
         shape = tuple(int(x) for x in d.get("shape") or ())
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize if shape else dtype.itemsize
         sample_bytes = int(d.get("sampleBytes") or 0)
         if not ragged and sample_bytes < size:
             raise protocol_error(f"field {name!r}: {sample_bytes} bytes a sample hold no {shape} of {dtype}")
-        if ragged and dtype != np.uint8:
+        if ragged and not kind and dtype != np.uint8:
             raise protocol_error(f"ragged field {name!r} of dtype {dtype}")
+        if dims > _record.MAX_DIMS or (kind in ("bytes", "text") and (not ragged or dims != 1 or dtype != np.uint8)):
+            raise protocol_error(f"field {name!r}, {kind} of dtype {dtype}, has {dims} dimensions")
         strides = [dtype.itemsize]
         for n in reversed(shape[1:]):
             strides.insert(0, n * strides[0])
         offset = int(d.get("offset") or 0)
-        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, (sample_bytes, *(strides if shape else ())))
+        all_strides = (sample_bytes, *(strides if shape else ()))
+        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, all_strides, kind, dims)
 
 
 def map_segment(fd: int, size: int) -> mmap.mmap:
@@ -124,14 +131,47 @@ class Ring:
             raise protocol_error(f"a batch at byte {b.offset} of a segment of {len(m)}")
         return np.frombuffer(m, dtype=np.uint8, count=size, offset=b.offset)
 
-    def array(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> Array | list[Array]:
-        """The view of one field: an array of ``rows`` samples, or a list of HWC images when the field is ragged."""
+    @property
+    def records(self) -> list[Field]:
+        """The fields of the records, in the order of their schema; empty = the samples are images."""
+        return [f for f in self.fields.values() if f.kind]
+
+    def array(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> Column:
+        """The view of one field: an array of ``rows`` samples, or a list when the field is ragged.
+
+        The list has HWC images, or the values of a field of records: arrays on the slot, or bytes and str of their own.
+        """
         if field.ragged:
-            return self._ragged(root, field, rows)
+            return self._values(root, field, rows) if field.kind else self._ragged(root, field, rows)
         if rows and field.offset + (rows - 1) * field.sample_bytes + field.size > root.nbytes:
             raise protocol_error(f"{rows} rows of field {field.name!r} in a slot of {root.nbytes} bytes")
         view: Array = np.ndarray((rows, *field.shape), field.dtype, root, field.offset, field.strides)
         return view
+
+    def _values(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> list[Array] | list[bytes] | list[str]:
+        width = 2 + field.dims
+        if field.offset + rows * width * 8 > root.nbytes:
+            raise protocol_error(f"{rows} rows of field {field.name!r} in a slot of {root.nbytes} bytes")
+        table: Array = np.ndarray((rows, width), dtype="<u8", buffer=root, offset=field.offset)
+        out: list[Any] = []
+        for at, size, *dims in table.tolist():
+            want = field.dtype.itemsize
+            for n in dims:
+                want *= n
+            if size != want or at % 64 or at + size > root.nbytes:
+                raise protocol_error(
+                    f"a value of field {field.name!r} of {size} bytes, {dims}, at byte {at} of a slot of {root.nbytes}"
+                )
+            if field.kind == "array":
+                out.append(np.ndarray(dims, field.dtype, root, at))
+            else:
+                out.append(root[at : at + size].tobytes())
+        if field.kind != "text":
+            return out
+        try:
+            return [b.decode() for b in out]
+        except UnicodeDecodeError as e:
+            raise protocol_error(f"text of field {field.name!r} that is not UTF-8") from e
 
     def _ragged(self, root: npt.NDArray[np.uint8], field: Field, rows: int) -> list[Array]:
         if field.offset + rows * _RAGGED.itemsize > root.nbytes:
@@ -145,6 +185,8 @@ class Ring:
         return out
 
 
-def copy(value: Array | list[Array]) -> Array | list[Array]:
+def copy(value: Column) -> Column:
     """A private copy of what Ring.array returned."""
-    return [a.copy() for a in value] if isinstance(value, list) else value.copy()
+    if isinstance(value, list):
+        return [a if isinstance(a, str | bytes) else a.copy() for a in value]  # type: ignore[return-value]
+    return value.copy()

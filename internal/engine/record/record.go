@@ -62,6 +62,18 @@ type Dataset struct {
 	URI       string `json:"uri"`
 	SkipEmpty bool   `json:"skipEmpty,omitempty"`
 	Removed   bool   `json:"removed,omitempty"` // the name is free again
+	Made      string `json:"made,omitempty"`    // JSON of Made, of a dataset whose samples workers make
+}
+
+// Made is what a dataset was declared with whose samples worker processes make.
+type Made struct {
+	Name        string          `json:"name"`
+	Version     string          `json:"version"`
+	Length      int             `json:"length"`
+	UID         uint32          `json:"uid"`
+	Private     bool            `json:"private,omitempty"`
+	Fingerprint json.RawMessage `json:"fingerprint"` // named parts
+	Schema      json.RawMessage `json:"schema"`      // larder.v1.Schema of its items
 }
 
 // ParseJob reads the document of a Registered record.

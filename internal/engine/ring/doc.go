@@ -5,12 +5,14 @@
 // were pushed:
 //
 //	Fill → Image, Room → Put, Shape ──┐
+//	       PutRecord → Put            │
 //	                                  ├→ Push → gather or compact the rows → Sink.Batch
 //	          all rows are there ─────┘
 //
-// Batches of images of one shape need no work: their rows were written to their place. Ragged batches get a table of
-// sizes and, when they do not fit, a larger segment. A [Budget] bounds the memory of all rings together, a [Set]
-// holds the rings of the daemon and watches the processes of clients that lost their connection.
+// The rows of a ring are images ([NewLayout]) or records ([NewRecordLayout]). Batches of one shape need no work: their
+// rows were written to their place. Ragged batches get a table of sizes and, when they do not fit, a larger segment. A
+// [Budget] bounds the memory of all rings together, a [Set] holds the rings of the daemon and watches the processes of
+// clients that lost their connection.
 //
 // The package decides nothing: which rows a batch has, when a slot is free and who may attach is for the coordinator.
 package ring

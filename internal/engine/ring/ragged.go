@@ -9,7 +9,7 @@ import (
 	"larder/internal/shm"
 )
 
-// raggedSlot is where the rows of a batch lie whose images differ in size: one behind the other in the slot, in the
+// raggedSlot is where the rows of a batch lie whose samples differ in size: one behind the other in the slot, in the
 // order in which they are made, and beside the slot what does not fit. Its rows belong to the workers while the slot
 // is being filled, then to the ring's goroutine.
 type raggedSlot struct {
@@ -24,8 +24,9 @@ type raggedSlot struct {
 
 type raggedRow struct {
 	at      int64  // in the slot's memory
+	n       int64  // bytes
 	pix     []byte // what did not fit, else nil
-	h, w, c int
+	h, w, c int    // of an image
 }
 
 // memory is the bytes that the slot may use.
@@ -36,7 +37,7 @@ func (r *Ring) memory(i int, s *raggedSlot) []byte {
 	return r.slot(i)
 }
 
-// Room returns n bytes for the pixels of a row of a ragged ring. A row that is filled again gets new room. The error
+// Room returns n bytes for the values of a row of a ragged ring. A row that is filled again gets new room. The error
 // is that of a budget which is used up.
 func (r *Ring) Room(x *coordinator.Fill, n int) ([]byte, error) {
 	r.mu.Lock()
@@ -50,7 +51,7 @@ func (r *Ring) Room(x *coordinator.Fill, n int) ([]byte, error) {
 	if size := align(int64(n), 64); s.next+size <= int64(len(mem)) {
 		at := s.next
 		s.next += size
-		s.rows[x.Row] = raggedRow{at: at}
+		s.rows[x.Row] = raggedRow{at: at, n: int64(n)}
 		return mem[at : at+int64(n) : at+int64(n)], nil
 	}
 	if err := r.reserve(int64(n)); err != nil {
@@ -58,7 +59,7 @@ func (r *Ring) Room(x *coordinator.Fill, n int) ([]byte, error) {
 	}
 	s.beside += int64(n)
 	pix := make([]byte, n)
-	s.rows[x.Row] = raggedRow{pix: pix}
+	s.rows[x.Row] = raggedRow{n: int64(n), pix: pix}
 	return pix, nil
 }
 
@@ -84,8 +85,7 @@ func (r *Ring) gather(x coordinator.Deliver, b *session.Batch) error {
 		src := dst
 		need := r.values
 		for _, i := range x.Rows {
-			row := &s.rows[i]
-			need += align(int64(row.h)*int64(row.w)*int64(row.c), 64)
+			need += align(s.rows[i].n, 64)
 		}
 		seg, err := r.grow(x.Slot, need)
 		if err != nil {
@@ -95,14 +95,13 @@ func (r *Ring) gather(x coordinator.Deliver, b *session.Batch) error {
 		at := r.values
 		for _, i := range x.Rows {
 			row := &s.rows[i]
-			n := int64(row.h) * int64(row.w) * int64(row.c)
 			if row.pix != nil {
 				copy(dst[at:], row.pix)
 			} else {
-				copy(dst[at:], src[row.at:row.at+n])
+				copy(dst[at:], src[row.at:row.at+row.n])
 			}
 			row.at, row.pix = at, nil
-			at += align(n, 64)
+			at += align(row.n, 64)
 		}
 		if s.own != nil {
 			r.unreserve(s.own.Size())
@@ -116,14 +115,17 @@ func (r *Ring) gather(x coordinator.Deliver, b *session.Batch) error {
 	}
 	for to, i := range x.Rows {
 		row := &s.rows[i]
-		e := dst[int64(to)*RaggedEntry:]
-		binary.LittleEndian.PutUint64(e, uint64(row.at))
-		binary.LittleEndian.PutUint32(e[8:], uint32(row.h))
-		binary.LittleEndian.PutUint32(e[12:], uint32(row.w))
-		binary.LittleEndian.PutUint32(e[16:], uint32(row.c))
-		binary.LittleEndian.PutUint32(e[20:], 0)
-		copy(dst[r.label+8*int64(to):][:8], home[r.label+8*int64(i):][:8])
-		copy(dst[r.index+8*int64(to):][:8], home[r.index+8*int64(i):][:8])
+		if r.places != nil {
+			r.putEntries(dst, home, to, i, row.at)
+		} else {
+			e := dst[int64(to)*RaggedEntry:]
+			binary.LittleEndian.PutUint64(e, uint64(row.at))
+			binary.LittleEndian.PutUint32(e[8:], uint32(row.h))
+			binary.LittleEndian.PutUint32(e[12:], uint32(row.w))
+			binary.LittleEndian.PutUint32(e[16:], uint32(row.c))
+			binary.LittleEndian.PutUint32(e[20:], 0)
+		}
+		r.moveRow(dst, home, to, i)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

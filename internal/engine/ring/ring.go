@@ -107,8 +107,8 @@ func (r *Ring) Process() string { return r.cfg.Process }
 // Segment is segment 0. It is valid for users of the ring.
 func (r *Ring) Segment() *shm.Segment { return r.seg }
 
-// Ragged reports whether the images of a batch may differ in size.
-func (r *Ring) Ragged() bool { return r.imageBytes == 0 }
+// Ragged reports whether the samples of a batch may differ in size.
+func (r *Ring) Ragged() bool { return r.ragged }
 
 // Hold adds a user. The caller knows of one that has not released the ring.
 func (r *Ring) Hold() { r.users.Add(1) }
@@ -150,10 +150,12 @@ func (r *Ring) Image(slot, row int) []byte {
 	return r.slot(slot)[at : at+r.imageBytes]
 }
 
-// Put writes the label of a row and its index: the sample's id.
+// Put writes the label of a row, where there is one, and its index: the sample's id.
 func (r *Ring) Put(slot, row int, label, index int64) {
 	b := r.slot(slot)
-	binary.LittleEndian.PutUint64(b[r.label+8*int64(row):], uint64(label))
+	if r.label != noField {
+		binary.LittleEndian.PutUint64(b[r.label+8*int64(row):], uint64(label))
+	}
 	binary.LittleEndian.PutUint64(b[r.index+8*int64(row):], uint64(index))
 }
 
@@ -258,11 +260,15 @@ func (r *Ring) deliver(x coordinator.Deliver) {
 func (r *Ring) compact(x coordinator.Deliver) {
 	s := r.slot(x.Slot)
 	for to, from := range x.Rows {
-		if to == from {
-			continue
+		if to != from {
+			r.moveRow(s, s, to, from)
 		}
-		copy(r.Image(x.Slot, to), r.Image(x.Slot, from))
-		copy(s[r.label+8*int64(to):][:8], s[r.label+8*int64(from):][:8])
-		copy(s[r.index+8*int64(to):][:8], s[r.index+8*int64(from):][:8])
+	}
+}
+
+// moveRow copies what a row has in the fixed fields from one memory of a slot to another, or to another row.
+func (r *Ring) moveRow(dst, src []byte, to, from int) {
+	for _, c := range r.columns {
+		copy(dst[c.at+c.size*int64(to):][:c.size], src[c.at+c.size*int64(from):][:c.size])
 	}
 }

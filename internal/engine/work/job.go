@@ -1,8 +1,11 @@
 package work
 
 import (
+	"time"
+
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/record"
 	"larder/internal/source"
 )
 
@@ -11,7 +14,56 @@ type Job struct {
 	ID     ident.JobID
 	Data   *source.Dataset
 	Recipe *prep.Recipe
+	Made   *Made // how workers of clients make its samples; nil = the workers of this package do
 }
+
+// Made is what is known of samples that are records, made by worker processes of clients. Steps are counted from 0, the
+// item of the dataset; step i is the i-th op of the recipe.
+type Made struct {
+	Steps   uint32 // of the whole recipe, the item among them
+	Cut     uint32 // steps before it make the decoded form; 0 = that is the sample's number alone
+	Item    record.Schema
+	Out     record.Schema // after the last step
+	Timeout time.Duration // of one task at a worker
+}
+
+// Accept checks a record, which nobody trusts, that was made by steps before last.
+func (m *Made) Accept(blob []byte, last uint32, limit int64) error {
+	switch last {
+	case m.Steps:
+		return m.Out.Validate(blob, limit)
+	case 1:
+		return m.Item.Validate(blob, limit)
+	}
+	_, err := record.Open(blob)
+	return err
+}
+
+// raggedGuess is what a field is taken to weigh whose size is not known.
+const raggedGuess = 4 << 10
+
+// Fixed is the bytes of the dense fields of a sample, Guess is about what the others have.
+func (m *Made) Fixed() int64 {
+	n := int64(0)
+	for i := range m.Out.Fields {
+		n += m.Out.Fields[i].Size()
+	}
+	return n
+}
+
+// Guess is about what the ragged fields of a sample weigh; 0 = it has none.
+func (m *Made) Guess() int64 {
+	n := int64(0)
+	for i := range m.Out.Fields {
+		if !m.Out.Fields[i].Dense() {
+			n += raggedGuess
+		}
+	}
+	return n
+}
+
+// Ready reports whether a row is a copy of a record in this form, so that no worker of a client is needed.
+func (m *Made) Ready(f ident.Form) bool { return f == ident.Augmented || m.Cut == m.Steps }
 
 // key is the randomness of one sample. It is of the sample's id, so that it does not depend on what else is indexed.
 func (j *Job) key(x ident.ObjectID, seed uint64, instance uint32) prep.RandKey {

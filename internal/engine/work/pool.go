@@ -36,6 +36,8 @@ type Config struct {
 	// Send takes what became of a task: a coordinator.Prepared or a *coordinator.Filled. It is false when the loop has
 	// ended.
 	Send func(coordinator.Event) bool
+	// Made finds the record of a flight that workers of clients have made and no tier holds.
+	Made func(coordinator.FlightID) ([]byte, bool)
 	// Worked is called with what a piece of work that went well took of a core.
 	Worked func(Step, ident.ObjectID, time.Duration)
 	// Note writes a line to the log without waiting for it.

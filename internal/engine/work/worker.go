@@ -386,6 +386,9 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 	if t.ring == nil {
 		return ev // the client is gone: the row will not be read
 	}
+	if t.job.Made != nil {
+		return w.fillRecord(t, x, ev)
+	}
 	src, view, ok := w.open(x.From)
 	if !ok {
 		ev.Lost = true

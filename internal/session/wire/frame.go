@@ -44,6 +44,15 @@ const (
 	Pong     Type = 16
 	Gone     Type = 17
 	Wake     Type = 18
+
+	// Of sessions of workers, see work.go.
+	Work   Type = 32
+	Task   Type = 33
+	Done   Type = 34
+	Failed Type = 35
+	Free   Type = 36
+	Grow   Type = 37
+	Picks  Type = 38
 )
 
 // Sizes of the fixed payloads, in bytes.
@@ -77,11 +86,21 @@ var kinds = [...]struct {
 	Pong:     {"PONG", 0, 0},
 	Gone:     {"GONE", 0, MaxPayload},
 	Wake:     {"WAKE", 0, 0},
+	Work:     {"WORK", 0, maxOpening},
+	Task:     {"TASK", TaskSize, TaskSize},
+	Done:     {"DONE", DoneSize, DoneSize},
+	Failed:   {"FAILED", 8, maxFailed},
+	Free:     {"FREE", FreeSize, FreeSize},
+	Grow:     {"GROW", GrowSize, GrowSize},
+	Picks:    {"PICKS", 4, 4 + 4*maxPicks},
 }
+
+// known reports whether a type has a meaning.
+func (t Type) known() bool { return int(t) < len(kinds) && kinds[t].name != "" }
 
 // String is the name in docs/protocol.md.
 func (t Type) String() string {
-	if t == 0 || int(t) >= len(kinds) {
+	if !t.known() {
 		return fmt.Sprintf("type %d", uint16(t))
 	}
 	return kinds[t].name
@@ -116,7 +135,7 @@ func ParseHeader(b []byte) (Header, error) {
 		Length: binary.LittleEndian.Uint32(b[4:]),
 		ID:     binary.LittleEndian.Uint64(b[8:]),
 	}
-	if h.Type == 0 || int(h.Type) >= len(kinds) {
+	if !h.Type.known() {
 		return h, Violation("frame type %d is unknown", uint16(h.Type))
 	}
 	if k := kinds[h.Type]; h.Length < k.min || h.Length > k.max {

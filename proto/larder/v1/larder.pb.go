@@ -240,6 +240,134 @@ func (x *Op) GetArgs() *structpb.Struct {
 	return nil
 }
 
+// SchemaField is one field of a record.
+type SchemaField struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name, different for every field of a schema; 1-256 bytes.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// kind: array | bytes | text | scalar.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// dtype: bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16, bfloat16, float32, float64. Bytes and text: uint8.
+	Dtype string `protobuf:"bytes,3,opt,name=dtype,proto3" json:"dtype,omitempty"`
+	// shape of one sample; -1 = the dimension differs between samples. Bytes and text: [-1]; a scalar has none.
+	Shape         []int64 `protobuf:"varint,4,rep,packed,name=shape,proto3" json:"shape,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SchemaField) Reset() {
+	*x = SchemaField{}
+	mi := &file_larder_v1_larder_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchemaField) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchemaField) ProtoMessage() {}
+
+func (x *SchemaField) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchemaField.ProtoReflect.Descriptor instead.
+func (*SchemaField) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SchemaField) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SchemaField) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SchemaField) GetDtype() string {
+	if x != nil {
+		return x.Dtype
+	}
+	return ""
+}
+
+func (x *SchemaField) GetShape() []int64 {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
+}
+
+// Schema is what all records of a dataset, or of a step of a recipe, agree in (docs/protocol.md, Records).
+type Schema struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// fields in the order of their values; at most 256.
+	Fields []*SchemaField `protobuf:"bytes,1,rep,name=fields,proto3" json:"fields,omitempty"`
+	// structure: JSON that only clients read: how fields nest in what the dataset gave.
+	Structure     string `protobuf:"bytes,2,opt,name=structure,proto3" json:"structure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schema) Reset() {
+	*x = Schema{}
+	mi := &file_larder_v1_larder_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schema) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schema) ProtoMessage() {}
+
+func (x *Schema) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schema.ProtoReflect.Descriptor instead.
+func (*Schema) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Schema) GetFields() []*SchemaField {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *Schema) GetStructure() string {
+	if x != nil {
+		return x.Structure
+	}
+	return ""
+}
+
 // JobSpec is everything that defines a job. Two registrations of one name must agree in all of it.
 type JobSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -278,14 +406,22 @@ type JobSpec struct {
 	// epochs after which the job ends; 0 = until the client leaves.
 	Epochs uint32 `protobuf:"varint,17,opt,name=epochs,proto3" json:"epochs,omitempty"`
 	// skip_empty: as in AddDatasetRequest, for a dataset that is named by its uri here.
-	SkipEmpty     bool `protobuf:"varint,110,opt,name=skip_empty,json=skipEmpty,proto3" json:"skip_empty,omitempty"`
+	SkipEmpty bool `protobuf:"varint,110,opt,name=skip_empty,json=skipEmpty,proto3" json:"skip_empty,omitempty"`
+	// cache, of a dataset made by workers: "items": item i is always the same and may be kept | "none" or "": every call is an instance.
+	Cache string `protobuf:"bytes,180,opt,name=cache,proto3" json:"cache,omitempty"`
+	// schema of the records that the job is handed, after its last Python step; datasets made by workers only.
+	Schema *Schema `protobuf:"bytes,181,opt,name=schema,proto3" json:"schema,omitempty"`
+	// indices: the subset as ascending sample ids, u32 little-endian each; not together with subset. Datasets made by workers only.
+	Indices []byte `protobuf:"bytes,182,opt,name=indices,proto3" json:"indices,omitempty"`
+	// sample_timeout: a worker that has worked on one sample for so long is given up; absent = 60 s.
+	SampleTimeout *durationpb.Duration `protobuf:"bytes,183,opt,name=sample_timeout,json=sampleTimeout,proto3" json:"sample_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
 	*x = JobSpec{}
-	mi := &file_larder_v1_larder_proto_msgTypes[2]
+	mi := &file_larder_v1_larder_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +433,7 @@ func (x *JobSpec) String() string {
 func (*JobSpec) ProtoMessage() {}
 
 func (x *JobSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[2]
+	mi := &file_larder_v1_larder_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +446,7 @@ func (x *JobSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobSpec.ProtoReflect.Descriptor instead.
 func (*JobSpec) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{2}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JobSpec) GetName() string {
@@ -439,6 +575,34 @@ func (x *JobSpec) GetSkipEmpty() bool {
 	return false
 }
 
+func (x *JobSpec) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *JobSpec) GetSchema() *Schema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
+}
+
+func (x *JobSpec) GetIndices() []byte {
+	if x != nil {
+		return x.Indices
+	}
+	return nil
+}
+
+func (x *JobSpec) GetSampleTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.SampleTimeout
+	}
+	return nil
+}
+
 // Counters are since the start of the daemon (or of the job); names are those of docs/metrics.md.
 type Counters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -468,7 +632,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_larder_v1_larder_proto_msgTypes[3]
+	mi := &file_larder_v1_larder_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +644,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[3]
+	mi := &file_larder_v1_larder_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +657,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{3}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Counters) GetSourceReads() uint64 {
@@ -589,7 +753,7 @@ type EpochAccount struct {
 
 func (x *EpochAccount) Reset() {
 	*x = EpochAccount{}
-	mi := &file_larder_v1_larder_proto_msgTypes[4]
+	mi := &file_larder_v1_larder_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +765,7 @@ func (x *EpochAccount) String() string {
 func (*EpochAccount) ProtoMessage() {}
 
 func (x *EpochAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[4]
+	mi := &file_larder_v1_larder_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +778,7 @@ func (x *EpochAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochAccount.ProtoReflect.Descriptor instead.
 func (*EpochAccount) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{4}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EpochAccount) GetEpoch() uint32 {
@@ -680,14 +844,16 @@ type QuarantinedSample struct {
 	// reason, in words.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// damaged_at: the byte of the file at which the decoder met the damage; not set when it does not know.
-	DamagedAt     *uint64 `protobuf:"varint,110,opt,name=damaged_at,json=damagedAt,proto3,oneof" json:"damaged_at,omitempty"`
+	DamagedAt *uint64 `protobuf:"varint,110,opt,name=damaged_at,json=damagedAt,proto3,oneof" json:"damaged_at,omitempty"`
+	// traceback of the worker that could not make it, of a dataset made by workers; at most 16 KiB.
+	Traceback     string `protobuf:"bytes,180,opt,name=traceback,proto3" json:"traceback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QuarantinedSample) Reset() {
 	*x = QuarantinedSample{}
-	mi := &file_larder_v1_larder_proto_msgTypes[5]
+	mi := &file_larder_v1_larder_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +865,7 @@ func (x *QuarantinedSample) String() string {
 func (*QuarantinedSample) ProtoMessage() {}
 
 func (x *QuarantinedSample) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[5]
+	mi := &file_larder_v1_larder_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +878,7 @@ func (x *QuarantinedSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedSample.ProtoReflect.Descriptor instead.
 func (*QuarantinedSample) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{5}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *QuarantinedSample) GetId() uint64 {
@@ -757,6 +923,13 @@ func (x *QuarantinedSample) GetDamagedAt() uint64 {
 	return 0
 }
 
+func (x *QuarantinedSample) GetTraceback() string {
+	if x != nil {
+		return x.Traceback
+	}
+	return ""
+}
+
 // RankInfo describes one rank of a job.
 type RankInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -786,7 +959,7 @@ type RankInfo struct {
 
 func (x *RankInfo) Reset() {
 	*x = RankInfo{}
-	mi := &file_larder_v1_larder_proto_msgTypes[6]
+	mi := &file_larder_v1_larder_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +971,7 @@ func (x *RankInfo) String() string {
 func (*RankInfo) ProtoMessage() {}
 
 func (x *RankInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[6]
+	mi := &file_larder_v1_larder_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +984,7 @@ func (x *RankInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankInfo.ProtoReflect.Descriptor instead.
 func (*RankInfo) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{6}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RankInfo) GetRank() uint32 {
@@ -887,7 +1060,7 @@ func (x *RankInfo) GetStepSeconds() float64 {
 // Wait says what holds up a rank, or the training script where nothing of larder does. A batch of it that is there already does not wait.
 type Wait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// cause in a word: storage | cores | script | rank | pause | disk | log | order | client | larder; empty = nothing, the job has ended.
+	// cause in a word: storage | cores | script | rank | pause | disk | log | order | client | worker | larder; empty = nothing, the job has ended.
 	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
 	// text: the same in words, with figures.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
@@ -903,7 +1076,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_larder_v1_larder_proto_msgTypes[7]
+	mi := &file_larder_v1_larder_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1088,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[7]
+	mi := &file_larder_v1_larder_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1101,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{7}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Wait) GetCause() string {
@@ -987,7 +1160,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_larder_v1_larder_proto_msgTypes[8]
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1172,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[8]
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1185,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{8}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Load) GetWorkers() uint32 {
@@ -1074,7 +1247,7 @@ type DatasetStats struct {
 
 func (x *DatasetStats) Reset() {
 	*x = DatasetStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1259,7 @@ func (x *DatasetStats) String() string {
 func (*DatasetStats) ProtoMessage() {}
 
 func (x *DatasetStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[9]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1272,7 @@ func (x *DatasetStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStats.ProtoReflect.Descriptor instead.
 func (*DatasetStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{9}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DatasetStats) GetDataset() *Dataset {
@@ -1182,14 +1355,18 @@ type Job struct {
 	// owner: uid of the user who registered it.
 	Owner uint32 `protobuf:"varint,70,opt,name=owner,proto3" json:"owner,omitempty"`
 	// others: the job is another user's, of which little is shown.
-	Others        bool `protobuf:"varint,71,opt,name=others,proto3" json:"others,omitempty"`
+	Others bool `protobuf:"varint,71,opt,name=others,proto3" json:"others,omitempty"`
+	// workers that can make its samples, of a dataset made by workers: those of other clients included.
+	Workers []*WorkerInfo `protobuf:"bytes,180,rep,name=workers,proto3" json:"workers,omitempty"`
+	// tasks of the job that no worker has.
+	TasksWaiting  uint64 `protobuf:"varint,181,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1378,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1391,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Job) GetId() uint32 {
@@ -1392,6 +1569,238 @@ func (x *Job) GetOthers() bool {
 	return false
 }
 
+func (x *Job) GetWorkers() []*WorkerInfo {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *Job) GetTasksWaiting() uint64 {
+	if x != nil {
+		return x.TasksWaiting
+	}
+	return 0
+}
+
+// WorkerInfo is a worker process of a client, which makes samples.
+type WorkerInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id in this daemon.
+	Id uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// pid of the process.
+	Pid int32 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	// uid of the process.
+	Uid uint32 `protobuf:"varint,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// client that started it, in its own words.
+	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	// tasks that it has now.
+	Tasks uint32 `protobuf:"varint,5,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// done: records that were taken over from it.
+	Done uint64 `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
+	// busy_seconds: how long it has worked on the oldest of its tasks; 0 = it has none.
+	BusySeconds   float64 `protobuf:"fixed64,7,opt,name=busy_seconds,json=busySeconds,proto3" json:"busy_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerInfo) Reset() {
+	*x = WorkerInfo{}
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerInfo) ProtoMessage() {}
+
+func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerInfo.ProtoReflect.Descriptor instead.
+func (*WorkerInfo) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *WorkerInfo) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *WorkerInfo) GetTasks() uint32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetDone() uint64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetBusySeconds() float64 {
+	if x != nil {
+		return x.BusySeconds
+	}
+	return 0
+}
+
+// WorkerStats counts what workers of clients did since the start of the daemon.
+type WorkerStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// attached now.
+	Attached uint32 `protobuf:"varint,1,opt,name=attached,proto3" json:"attached,omitempty"`
+	// waiting: tasks that no worker has now.
+	Waiting uint64 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// tasks: records that were taken over.
+	Tasks uint64 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// retries: tasks that were given to a worker again.
+	Retries uint64 `protobuf:"varint,4,opt,name=retries,proto3" json:"retries,omitempty"`
+	// refused: records that did not fit their schema, or lay outside of the worker's memory.
+	Refused uint64 `protobuf:"varint,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	// failed: tasks that were given up, so their samples were left out.
+	Failed uint64 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	// late: workers that did not answer in time.
+	Late uint64 `protobuf:"varint,7,opt,name=late,proto3" json:"late,omitempty"`
+	// deaths: workers that ended with tasks in hand.
+	Deaths uint64 `protobuf:"varint,8,opt,name=deaths,proto3" json:"deaths,omitempty"`
+	// seconds of workers by step: decode (items and deterministic steps), augment (the rest), in_place (both in one).
+	Seconds       map[string]float64 `protobuf:"bytes,9,rep,name=seconds,proto3" json:"seconds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerStats) Reset() {
+	*x = WorkerStats{}
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerStats) ProtoMessage() {}
+
+func (x *WorkerStats) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerStats.ProtoReflect.Descriptor instead.
+func (*WorkerStats) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WorkerStats) GetAttached() uint32 {
+	if x != nil {
+		return x.Attached
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetWaiting() uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetTasks() uint64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetRetries() uint64 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetLate() uint64 {
+	if x != nil {
+		return x.Late
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetDeaths() uint64 {
+	if x != nil {
+		return x.Deaths
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetSeconds() map[string]float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return nil
+}
+
 // Dataset is an indexed dataset.
 type Dataset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1421,7 +1830,7 @@ type Dataset struct {
 
 func (x *Dataset) Reset() {
 	*x = Dataset{}
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1842,7 @@ func (x *Dataset) String() string {
 func (*Dataset) ProtoMessage() {}
 
 func (x *Dataset) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1855,7 @@ func (x *Dataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dataset.ProtoReflect.Descriptor instead.
 func (*Dataset) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Dataset) GetId() uint32 {
@@ -1532,7 +1941,7 @@ type IgnoredFiles struct {
 
 func (x *IgnoredFiles) Reset() {
 	*x = IgnoredFiles{}
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1953,7 @@ func (x *IgnoredFiles) String() string {
 func (*IgnoredFiles) ProtoMessage() {}
 
 func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1966,7 @@ func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoredFiles.ProtoReflect.Descriptor instead.
 func (*IgnoredFiles) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *IgnoredFiles) GetKind() string {
@@ -1599,7 +2008,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +2020,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +2033,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Sample) GetId() uint64 {
@@ -1708,7 +2117,7 @@ type Tier struct {
 
 func (x *Tier) Reset() {
 	*x = Tier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +2129,7 @@ func (x *Tier) String() string {
 func (*Tier) ProtoMessage() {}
 
 func (x *Tier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +2142,7 @@ func (x *Tier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tier.ProtoReflect.Descriptor instead.
 func (*Tier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Tier) GetForm() string {
@@ -1813,7 +2222,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +2234,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +2247,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Device) GetIndex() uint32 {
@@ -1919,14 +2328,16 @@ type Stats struct {
 	// state_full is set while the disk of the state directory is full: jobs wait.
 	StateFull *ErrorDetail `protobuf:"bytes,91,opt,name=state_full,json=stateFull,proto3" json:"state_full,omitempty"`
 	// load of the machine.
-	Load          *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
+	Load *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
+	// workers of clients.
+	Workers       *WorkerStats `protobuf:"bytes,180,opt,name=workers,proto3" json:"workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2349,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2362,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Stats) GetAt() *timestamppb.Timestamp {
@@ -2073,6 +2484,13 @@ func (x *Stats) GetLoad() *Load {
 	return nil
 }
 
+func (x *Stats) GetWorkers() *WorkerStats {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
 // Listener is a place at which a daemon can be reached, and who may speak there.
 type Listener struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2092,7 +2510,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2522,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2535,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Listener) GetAddress() string {
@@ -2174,7 +2592,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2604,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2617,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Split) GetModel() string {
@@ -2256,7 +2674,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2686,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2699,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -2334,7 +2752,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2764,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2777,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -2400,7 +2818,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2830,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2843,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -2477,7 +2895,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2907,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2920,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -2568,7 +2986,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2998,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +3011,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -2649,7 +3067,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +3079,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +3092,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -2695,7 +3113,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +3125,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2720,7 +3138,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -2749,7 +3167,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +3179,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +3192,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -2829,7 +3247,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2841,7 +3259,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2854,7 +3272,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -2900,7 +3318,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3330,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3343,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -2964,7 +3382,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3394,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3407,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -3024,7 +3442,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3454,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3467,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -3070,7 +3488,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3500,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3513,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3116,7 +3534,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3546,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3559,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -3162,7 +3580,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3592,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3605,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -3208,7 +3626,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3638,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3651,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -3254,7 +3672,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3684,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3697,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -3302,7 +3720,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3732,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3745,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -3355,7 +3773,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3785,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3798,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -3401,7 +3819,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3831,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3844,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -3447,7 +3865,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3459,7 +3877,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3472,7 +3890,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -3493,7 +3911,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3923,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3936,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -3539,7 +3957,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3969,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3982,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -3589,7 +4007,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3601,7 +4019,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3614,7 +4032,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -3655,7 +4073,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3667,7 +4085,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3680,7 +4098,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -3722,7 +4140,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +4152,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +4165,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -3774,7 +4192,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +4204,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3799,7 +4217,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -3845,7 +4263,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +4275,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +4288,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -3905,7 +4323,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3917,7 +4335,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3930,7 +4348,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -3938,6 +4356,152 @@ func (x *AddDatasetResponse) GetDataset() *Dataset {
 		return x.Dataset
 	}
 	return nil
+}
+
+// AddRecordsRequest declares a dataset made by workers. Two declarations of one name and version must agree.
+type AddRecordsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the dataset, 1-256 printable characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// version of its content, at most 256 printable characters.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// length: samples 0 to length-1.
+	Length uint64 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	// fingerprint: named parts, e.g. type, length, code, items; a declaration with other parts is refused, and the message says which.
+	Fingerprint *structpb.Struct `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// schema of its items.
+	Schema *Schema `protobuf:"bytes,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	// private: a dataset of this client alone, gone with its last job; the client makes the name unique.
+	Private       bool `protobuf:"varint,6,opt,name=private,proto3" json:"private,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddRecordsRequest) Reset() {
+	*x = AddRecordsRequest{}
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddRecordsRequest) ProtoMessage() {}
+
+func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddRecordsRequest.ProtoReflect.Descriptor instead.
+func (*AddRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *AddRecordsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AddRecordsRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *AddRecordsRequest) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *AddRecordsRequest) GetFingerprint() *structpb.Struct {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return nil
+}
+
+func (x *AddRecordsRequest) GetSchema() *Schema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
+}
+
+func (x *AddRecordsRequest) GetPrivate() bool {
+	if x != nil {
+		return x.Private
+	}
+	return false
+}
+
+// AddRecordsResponse names it.
+type AddRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dataset.
+	Dataset *Dataset `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// uri: python:NAME@VERSION, for JobSpec.dataset.
+	Uri           string `protobuf:"bytes,2,opt,name=uri,proto3" json:"uri,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddRecordsResponse) Reset() {
+	*x = AddRecordsResponse{}
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddRecordsResponse) ProtoMessage() {}
+
+func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddRecordsResponse.ProtoReflect.Descriptor instead.
+func (*AddRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *AddRecordsResponse) GetDataset() *Dataset {
+	if x != nil {
+		return x.Dataset
+	}
+	return nil
+}
+
+func (x *AddRecordsResponse) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
 }
 
 // RemoveDatasetRequest names a dataset.
@@ -3951,7 +4515,7 @@ type RemoveDatasetRequest struct {
 
 func (x *RemoveDatasetRequest) Reset() {
 	*x = RemoveDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3963,7 +4527,7 @@ func (x *RemoveDatasetRequest) String() string {
 func (*RemoveDatasetRequest) ProtoMessage() {}
 
 func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3976,7 +4540,7 @@ func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RemoveDatasetRequest) GetDataset() string {
@@ -4001,7 +4565,7 @@ type RemoveDatasetResponse struct {
 
 func (x *RemoveDatasetResponse) Reset() {
 	*x = RemoveDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4577,7 @@ func (x *RemoveDatasetResponse) String() string {
 func (*RemoveDatasetResponse) ProtoMessage() {}
 
 func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4590,7 @@ func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemoveDatasetResponse) GetDataset() *Dataset {
@@ -4059,7 +4623,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4071,7 +4635,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4084,7 +4648,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -4098,7 +4662,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4110,7 +4674,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4123,7 +4687,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -4148,7 +4712,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4160,7 +4724,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4173,7 +4737,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -4212,7 +4776,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4788,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4801,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -4274,7 +4838,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4286,7 +4850,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4299,7 +4863,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -4327,7 +4891,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4339,7 +4903,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4352,7 +4916,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -4371,7 +4935,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4383,7 +4947,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4396,7 +4960,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -4414,7 +4978,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4426,7 +4990,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4439,7 +5003,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -4480,7 +5044,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4492,7 +5056,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4505,7 +5069,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -4551,7 +5115,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4563,7 +5127,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4576,7 +5140,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -4613,7 +5177,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +5189,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +5202,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -4666,7 +5230,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4678,7 +5242,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4691,7 +5255,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -4718,7 +5282,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4730,7 +5294,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4743,7 +5307,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -4785,7 +5349,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4797,7 +5361,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4810,7 +5374,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -4831,7 +5395,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4843,7 +5407,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4856,7 +5420,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -4884,7 +5448,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4896,7 +5460,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4909,7 +5473,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -4967,7 +5531,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4979,7 +5543,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4992,7 +5556,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -5073,7 +5637,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5085,7 +5649,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5098,7 +5662,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -5149,7 +5713,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5161,7 +5725,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5174,7 +5738,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -5259,7 +5823,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5271,7 +5835,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5284,7 +5848,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -5359,7 +5923,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5371,7 +5935,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5384,7 +5948,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -5500,7 +6064,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5512,7 +6076,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5525,7 +6089,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -5560,7 +6124,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5572,7 +6136,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5585,7 +6149,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -5606,7 +6170,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5618,7 +6182,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5631,7 +6195,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -5663,7 +6227,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5675,7 +6239,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5688,7 +6252,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -5736,7 +6300,7 @@ func (x *AttachRequest) GetClient() string {
 // Field is one array of a batch slot.
 type Field struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// name: image | label | index.
+	// name: image | label | index; the names of the schema and index for records.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// dtype in NumPy's words: uint8, float32, int64.
 	Dtype string `protobuf:"bytes,2,opt,name=dtype,proto3" json:"dtype,omitempty"`
@@ -5746,17 +6310,22 @@ type Field struct {
 	Offset uint64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// sample_bytes between samples; 0 for ragged fields.
 	SampleBytes uint64 `protobuf:"varint,5,opt,name=sample_bytes,json=sampleBytes,proto3" json:"sample_bytes,omitempty"`
-	// ragged: the field at offset is rows x {uint64 offset from the first byte of the slot, uint32 height, uint32 width, uint32 channels, uint32 zero}.
+	// ragged: the field at offset is rows x {uint64 offset from the first byte of the slot, uint32 height, uint32 width, uint32 channels, uint32 zero};
+	// of a record: rows x {uint64 offset from the first byte of the slot, uint64 bytes, dims x uint64 size of the dimension}.
 	Ragged bool `protobuf:"varint,6,opt,name=ragged,proto3" json:"ragged,omitempty"`
 	// layout of image: CHW | HWC.
-	Layout        string `protobuf:"bytes,7,opt,name=layout,proto3" json:"layout,omitempty"`
+	Layout string `protobuf:"bytes,7,opt,name=layout,proto3" json:"layout,omitempty"`
+	// kind of a record's field: array | bytes | text | scalar; empty = not of a record.
+	Kind string `protobuf:"bytes,180,opt,name=kind,proto3" json:"kind,omitempty"`
+	// dims: the number of dimensions of one sample, of a ragged field of a record.
+	Dims          uint32 `protobuf:"varint,181,opt,name=dims,proto3" json:"dims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5768,7 +6337,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5781,7 +6350,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Field) GetName() string {
@@ -5833,6 +6402,20 @@ func (x *Field) GetLayout() string {
 	return ""
 }
 
+func (x *Field) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Field) GetDims() uint32 {
+	if x != nil {
+		return x.Dims
+	}
+	return 0
+}
+
 // AttachResponse says how to read the ring; the descriptor of segment 0 travels with it.
 type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5868,7 +6451,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5880,7 +6463,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5893,7 +6476,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -6004,7 +6587,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6016,7 +6599,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6029,7 +6612,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -6079,7 +6662,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6091,7 +6674,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6104,7 +6687,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -6151,7 +6734,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6163,7 +6746,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6176,7 +6759,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -6234,7 +6817,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6246,7 +6829,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6259,7 +6842,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -6440,7 +7023,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6452,7 +7035,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6465,7 +7048,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -6515,7 +7098,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6527,7 +7110,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6540,7 +7123,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -6589,7 +7172,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6601,7 +7184,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6614,7 +7197,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -6641,7 +7224,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6653,7 +7236,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6666,7 +7249,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -6716,7 +7299,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6728,7 +7311,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6741,7 +7324,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -6794,7 +7377,15 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x02Op\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
-	"\x04args\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04args\"\xea\x03\n" +
+	"\x04args\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x04args\"a\n" +
+	"\vSchemaField\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05dtype\x18\x03 \x01(\tR\x05dtype\x12\x14\n" +
+	"\x05shape\x18\x04 \x03(\x03R\x05shape\"V\n" +
+	"\x06Schema\x12.\n" +
+	"\x06fields\x18\x01 \x03(\v2\x16.larder.v1.SchemaFieldR\x06fields\x12\x1c\n" +
+	"\tstructure\x18\x02 \x01(\tR\tstructure\"\x8b\x05\n" +
 	"\aJobSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adataset\x18\x02 \x01(\tR\adataset\x12\x16\n" +
@@ -6817,7 +7408,11 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bprefetch\x18\x10 \x01(\rR\bprefetch\x12\x16\n" +
 	"\x06epochs\x18\x11 \x01(\rR\x06epochs\x12\x1d\n" +
 	"\n" +
-	"skip_empty\x18n \x01(\bR\tskipEmpty\"\x91\x04\n" +
+	"skip_empty\x18n \x01(\bR\tskipEmpty\x12\x15\n" +
+	"\x05cache\x18\xb4\x01 \x01(\tR\x05cache\x12*\n" +
+	"\x06schema\x18\xb5\x01 \x01(\v2\x11.larder.v1.SchemaR\x06schema\x12\x19\n" +
+	"\aindices\x18\xb6\x01 \x01(\fR\aindices\x12A\n" +
+	"\x0esample_timeout\x18\xb7\x01 \x01(\v2\x19.google.protobuf.DurationR\rsampleTimeout\"\x91\x04\n" +
 	"\bCounters\x12!\n" +
 	"\fsource_reads\x18\x01 \x01(\x04R\vsourceReads\x12!\n" +
 	"\fsource_bytes\x18\x02 \x01(\x04R\vsourceBytes\x12\x18\n" +
@@ -6843,7 +7438,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\vquarantined\x18\x04 \x01(\x04R\vquarantined\x12\x18\n" +
 	"\adropped\x18\x05 \x01(\x04R\adropped\x12\x14\n" +
 	"\x05state\x18\x06 \x01(\tR\x05state\x12\x18\n" +
-	"\aremoved\x18\a \x01(\x04R\aremoved\"\xac\x01\n" +
+	"\aremoved\x18\a \x01(\x04R\aremoved\"\xcb\x01\n" +
 	"\x11QuarantinedSample\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -6851,7 +7446,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\"\n" +
 	"\n" +
-	"damaged_at\x18n \x01(\x04H\x00R\tdamagedAt\x88\x01\x01B\r\n" +
+	"damaged_at\x18n \x01(\x04H\x00R\tdamagedAt\x88\x01\x01\x12\x1d\n" +
+	"\ttraceback\x18\xb4\x01 \x01(\tR\ttracebackB\r\n" +
 	"\v_damaged_at\"\x91\x02\n" +
 	"\bRankInfo\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x1a\n" +
@@ -6884,7 +7480,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bcounters\x18\x02 \x01(\v2\x13.larder.v1.CountersR\bcounters\x12\x1f\n" +
 	"\vbad_samples\x18\x03 \x01(\x04R\n" +
 	"badSamples\x12\x12\n" +
-	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\x97\a\n" +
+	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\xef\a\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -6914,7 +7510,31 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x04wait\x18Z \x01(\v2\x0f.larder.v1.WaitR\x04wait\x12,\n" +
 	"\x12samples_per_second\x18[ \x01(\x01R\x10samplesPerSecond\x12\x14\n" +
 	"\x05owner\x18F \x01(\rR\x05owner\x12\x16\n" +
-	"\x06others\x18G \x01(\bR\x06others\"\x9b\x02\n" +
+	"\x06others\x18G \x01(\bR\x06others\x120\n" +
+	"\aworkers\x18\xb4\x01 \x03(\v2\x15.larder.v1.WorkerInfoR\aworkers\x12$\n" +
+	"\rtasks_waiting\x18\xb5\x01 \x01(\x04R\ftasksWaiting\"\xa5\x01\n" +
+	"\n" +
+	"WorkerInfo\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\rR\x03uid\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
+	"\x05tasks\x18\x05 \x01(\rR\x05tasks\x12\x12\n" +
+	"\x04done\x18\x06 \x01(\x04R\x04done\x12!\n" +
+	"\fbusy_seconds\x18\a \x01(\x01R\vbusySeconds\"\xcc\x02\n" +
+	"\vWorkerStats\x12\x1a\n" +
+	"\battached\x18\x01 \x01(\rR\battached\x12\x18\n" +
+	"\awaiting\x18\x02 \x01(\x04R\awaiting\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\x04R\x05tasks\x12\x18\n" +
+	"\aretries\x18\x04 \x01(\x04R\aretries\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\x04R\arefused\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\x04R\x06failed\x12\x12\n" +
+	"\x04late\x18\a \x01(\x04R\x04late\x12\x16\n" +
+	"\x06deaths\x18\b \x01(\x04R\x06deaths\x12=\n" +
+	"\aseconds\x18\t \x03(\v2#.larder.v1.WorkerStats.SecondsEntryR\aseconds\x1a:\n" +
+	"\fSecondsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x9b\x02\n" +
 	"\aDataset\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -6955,7 +7575,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12 \n" +
-	"\vutilization\x18\x06 \x01(\rR\vutilization\"\x95\x05\n" +
+	"\vutilization\x18\x06 \x01(\rR\vutilization\"\xc8\x05\n" +
 	"\x05Stats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -6975,7 +7595,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bdatasets\x18Z \x03(\v2\x17.larder.v1.DatasetStatsR\bdatasets\x125\n" +
 	"\n" +
 	"state_full\x18[ \x01(\v2\x16.larder.v1.ErrorDetailR\tstateFull\x12#\n" +
-	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\"\x86\x01\n" +
+	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\x121\n" +
+	"\aworkers\x18\xb4\x01 \x01(\v2\x16.larder.v1.WorkerStatsR\aworkers\"\x86\x01\n" +
 	"\bListener\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
@@ -7089,7 +7710,17 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"skip_empty\x18n \x01(\bR\tskipEmpty\"B\n" +
 	"\x12AddDatasetResponse\x12,\n" +
-	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\"0\n" +
+	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\"\xd9\x01\n" +
+	"\x11AddRecordsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
+	"\x06length\x18\x03 \x01(\x04R\x06length\x129\n" +
+	"\vfingerprint\x18\x04 \x01(\v2\x17.google.protobuf.StructR\vfingerprint\x12)\n" +
+	"\x06schema\x18\x05 \x01(\v2\x11.larder.v1.SchemaR\x06schema\x12\x18\n" +
+	"\aprivate\x18\x06 \x01(\bR\aprivate\"T\n" +
+	"\x12AddRecordsResponse\x12,\n" +
+	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12\x10\n" +
+	"\x03uri\x18\x02 \x01(\tR\x03uri\"0\n" +
 	"\x14RemoveDatasetRequest\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\tR\adataset\"\x87\x01\n" +
 	"\x15RemoveDatasetResponse\x12,\n" +
@@ -7212,7 +7843,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\tnode_rank\x18\x03 \x01(\rR\bnodeRank\x12 \n" +
 	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x10\n" +
 	"\x03pid\x18\x05 \x01(\x05R\x03pid\x12\x16\n" +
-	"\x06client\x18\x1e \x01(\tR\x06client\"\xb2\x01\n" +
+	"\x06client\x18\x1e \x01(\tR\x06client\"\xdc\x01\n" +
 	"\x05Field\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05dtype\x18\x02 \x01(\tR\x05dtype\x12\x14\n" +
@@ -7220,7 +7851,9 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12!\n" +
 	"\fsample_bytes\x18\x05 \x01(\x04R\vsampleBytes\x12\x16\n" +
 	"\x06ragged\x18\x06 \x01(\bR\x06ragged\x12\x16\n" +
-	"\x06layout\x18\a \x01(\tR\x06layout\"\x98\x03\n" +
+	"\x06layout\x18\a \x01(\tR\x06layout\x12\x13\n" +
+	"\x04kind\x18\xb4\x01 \x01(\tR\x04kind\x12\x13\n" +
+	"\x04dims\x18\xb5\x01 \x01(\rR\x04dims\"\x98\x03\n" +
 	"\x0eAttachResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -7316,7 +7949,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x0eJOB_STATE_LIVE\x10\x02\x12\x15\n" +
 	"\x11JOB_STATE_SUSPECT\x10\x03\x12\x12\n" +
 	"\x0eJOB_STATE_DEAD\x10\x04\x12\x12\n" +
-	"\x0eJOB_STATE_DONE\x10\x052\xbd\x0e\n" +
+	"\x0eJOB_STATE_DONE\x10\x052\x88\x0f\n" +
 	"\rLarderService\x12L\n" +
 	"\vRegisterJob\x12\x1d.larder.v1.RegisterJobRequest\x1a\x1e.larder.v1.RegisterJobResponse\x12C\n" +
 	"\bListJobs\x12\x1a.larder.v1.ListJobsRequest\x1a\x1b.larder.v1.ListJobsResponse\x12L\n" +
@@ -7327,7 +7960,9 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\tResumeJob\x12\x1b.larder.v1.ResumeJobRequest\x1a\x1c.larder.v1.ResumeJobResponse\x12F\n" +
 	"\tSetSubset\x12\x1b.larder.v1.SetSubsetRequest\x1a\x1c.larder.v1.SetSubsetResponse\x12I\n" +
 	"\n" +
-	"AddDataset\x12\x1c.larder.v1.AddDatasetRequest\x1a\x1d.larder.v1.AddDatasetResponse\x12U\n" +
+	"AddDataset\x12\x1c.larder.v1.AddDatasetRequest\x1a\x1d.larder.v1.AddDatasetResponse\x12I\n" +
+	"\n" +
+	"AddRecords\x12\x1c.larder.v1.AddRecordsRequest\x1a\x1d.larder.v1.AddRecordsResponse\x12U\n" +
 	"\x0eRefreshDataset\x12 .larder.v1.RefreshDatasetRequest\x1a!.larder.v1.RefreshDatasetResponse\x12R\n" +
 	"\rRemoveDataset\x12\x1f.larder.v1.RemoveDatasetRequest\x1a .larder.v1.RemoveDatasetResponse\x12O\n" +
 	"\fListDatasets\x12\x1e.larder.v1.ListDatasetsRequest\x1a\x1f.larder.v1.ListDatasetsResponse\x12U\n" +
@@ -7360,233 +7995,251 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 95)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
 	(*Op)(nil),                     // 2: larder.v1.Op
-	(*JobSpec)(nil),                // 3: larder.v1.JobSpec
-	(*Counters)(nil),               // 4: larder.v1.Counters
-	(*EpochAccount)(nil),           // 5: larder.v1.EpochAccount
-	(*QuarantinedSample)(nil),      // 6: larder.v1.QuarantinedSample
-	(*RankInfo)(nil),               // 7: larder.v1.RankInfo
-	(*Wait)(nil),                   // 8: larder.v1.Wait
-	(*Load)(nil),                   // 9: larder.v1.Load
-	(*DatasetStats)(nil),           // 10: larder.v1.DatasetStats
-	(*Job)(nil),                    // 11: larder.v1.Job
-	(*Dataset)(nil),                // 12: larder.v1.Dataset
-	(*IgnoredFiles)(nil),           // 13: larder.v1.IgnoredFiles
-	(*Sample)(nil),                 // 14: larder.v1.Sample
-	(*Tier)(nil),                   // 15: larder.v1.Tier
-	(*Device)(nil),                 // 16: larder.v1.Device
-	(*Stats)(nil),                  // 17: larder.v1.Stats
-	(*Listener)(nil),               // 18: larder.v1.Listener
-	(*Split)(nil),                  // 19: larder.v1.Split
-	(*DatasetShare)(nil),           // 20: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 21: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 22: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 23: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 24: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 25: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 26: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 27: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 28: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 29: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 30: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 31: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 32: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 33: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 34: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 35: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 36: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 37: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 38: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 39: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 40: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 41: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 42: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 43: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 44: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 45: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 46: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 47: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 48: larder.v1.AddDatasetResponse
-	(*RemoveDatasetRequest)(nil),   // 49: larder.v1.RemoveDatasetRequest
-	(*RemoveDatasetResponse)(nil),  // 50: larder.v1.RemoveDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 51: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 52: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 53: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 54: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 55: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 56: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 57: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 58: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 59: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 60: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 61: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 62: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 63: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 64: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 65: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 66: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 67: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 68: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 69: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 70: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 71: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 72: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 73: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 74: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 75: larder.v1.AttachRequest
-	(*Field)(nil),                  // 76: larder.v1.Field
-	(*AttachResponse)(nil),         // 77: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 78: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 79: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 80: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 81: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 82: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 83: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 84: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 85: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 86: larder.v1.EpochEnd
-	nil,                            // 87: larder.v1.Counters.HitsEntry
-	nil,                            // 88: larder.v1.Counters.EvictionsEntry
-	(*durationpb.Duration)(nil),    // 89: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 90: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 91: google.protobuf.Timestamp
+	(*SchemaField)(nil),            // 3: larder.v1.SchemaField
+	(*Schema)(nil),                 // 4: larder.v1.Schema
+	(*JobSpec)(nil),                // 5: larder.v1.JobSpec
+	(*Counters)(nil),               // 6: larder.v1.Counters
+	(*EpochAccount)(nil),           // 7: larder.v1.EpochAccount
+	(*QuarantinedSample)(nil),      // 8: larder.v1.QuarantinedSample
+	(*RankInfo)(nil),               // 9: larder.v1.RankInfo
+	(*Wait)(nil),                   // 10: larder.v1.Wait
+	(*Load)(nil),                   // 11: larder.v1.Load
+	(*DatasetStats)(nil),           // 12: larder.v1.DatasetStats
+	(*Job)(nil),                    // 13: larder.v1.Job
+	(*WorkerInfo)(nil),             // 14: larder.v1.WorkerInfo
+	(*WorkerStats)(nil),            // 15: larder.v1.WorkerStats
+	(*Dataset)(nil),                // 16: larder.v1.Dataset
+	(*IgnoredFiles)(nil),           // 17: larder.v1.IgnoredFiles
+	(*Sample)(nil),                 // 18: larder.v1.Sample
+	(*Tier)(nil),                   // 19: larder.v1.Tier
+	(*Device)(nil),                 // 20: larder.v1.Device
+	(*Stats)(nil),                  // 21: larder.v1.Stats
+	(*Listener)(nil),               // 22: larder.v1.Listener
+	(*Split)(nil),                  // 23: larder.v1.Split
+	(*DatasetShare)(nil),           // 24: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 25: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 26: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 27: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 28: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 29: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 30: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 31: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 32: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 33: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 34: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 35: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 36: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 37: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 38: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 39: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 40: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 41: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 42: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 43: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 44: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 45: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 46: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 47: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 48: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 49: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 50: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 51: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 52: larder.v1.AddDatasetResponse
+	(*AddRecordsRequest)(nil),      // 53: larder.v1.AddRecordsRequest
+	(*AddRecordsResponse)(nil),     // 54: larder.v1.AddRecordsResponse
+	(*RemoveDatasetRequest)(nil),   // 55: larder.v1.RemoveDatasetRequest
+	(*RemoveDatasetResponse)(nil),  // 56: larder.v1.RemoveDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 57: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 58: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 59: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 60: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 61: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 62: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 63: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 64: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 65: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 66: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 67: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 68: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 69: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 70: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 71: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 72: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 73: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 74: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 75: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 76: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 77: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 78: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 79: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 80: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 81: larder.v1.AttachRequest
+	(*Field)(nil),                  // 82: larder.v1.Field
+	(*AttachResponse)(nil),         // 83: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 84: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 85: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 86: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 87: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 88: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 89: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 90: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 91: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 92: larder.v1.EpochEnd
+	nil,                            // 93: larder.v1.Counters.HitsEntry
+	nil,                            // 94: larder.v1.Counters.EvictionsEntry
+	nil,                            // 95: larder.v1.WorkerStats.SecondsEntry
+	(*durationpb.Duration)(nil),    // 96: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 97: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 98: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	89,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	90,  // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
-	2,   // 2: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
-	87,  // 3: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	88,  // 4: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
-	8,   // 5: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
-	89,  // 6: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
-	12,  // 7: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
-	4,   // 8: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
-	3,   // 9: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
-	0,   // 10: larder.v1.Job.state:type_name -> larder.v1.JobState
-	4,   // 11: larder.v1.Job.counters:type_name -> larder.v1.Counters
-	7,   // 12: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
-	5,   // 13: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
-	6,   // 14: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	91,  // 15: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	8,   // 16: larder.v1.Job.wait:type_name -> larder.v1.Wait
-	13,  // 17: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	91,  // 18: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	89,  // 19: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	4,   // 20: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	11,  // 21: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	15,  // 22: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	16,  // 23: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	19,  // 24: larder.v1.Stats.split:type_name -> larder.v1.Split
-	18,  // 25: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	10,  // 26: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,   // 27: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	9,   // 28: larder.v1.Stats.load:type_name -> larder.v1.Load
-	20,  // 29: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	3,   // 30: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	11,  // 31: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	23,  // 32: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	28,  // 33: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	11,  // 34: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	11,  // 35: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	11,  // 36: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	11,  // 37: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	11,  // 38: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	11,  // 39: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	11,  // 40: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	12,  // 41: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	12,  // 42: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	12,  // 43: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	12,  // 44: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	12,  // 45: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	14,  // 46: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	14,  // 47: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	15,  // 48: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	19,  // 49: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	15,  // 50: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	19,  // 51: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	63,  // 52: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	17,  // 53: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	68,  // 54: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	69,  // 55: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	70,  // 56: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	71,  // 57: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	3,   // 58: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	89,  // 59: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	89,  // 60: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	89,  // 61: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	89,  // 62: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	89,  // 63: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	72,  // 64: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	4,   // 65: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	89,  // 66: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	17,  // 67: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	11,  // 68: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	76,  // 69: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	89,  // 70: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	91,  // 71: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	89,  // 72: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	91,  // 73: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	6,   // 74: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	5,   // 75: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	21,  // 76: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	31,  // 77: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	33,  // 78: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	35,  // 79: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	37,  // 80: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	39,  // 81: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	41,  // 82: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	43,  // 83: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	47,  // 84: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	45,  // 85: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	49,  // 86: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	51,  // 87: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	53,  // 88: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	55,  // 89: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	57,  // 90: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	59,  // 91: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	61,  // 92: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	24,  // 93: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	26,  // 94: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	29,  // 95: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	64,  // 96: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	66,  // 97: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	78,  // 98: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	80,  // 99: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	73,  // 100: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	22,  // 101: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	32,  // 102: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	34,  // 103: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	36,  // 104: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	38,  // 105: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	40,  // 106: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	42,  // 107: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	44,  // 108: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	48,  // 109: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	46,  // 110: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	50,  // 111: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	52,  // 112: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	54,  // 113: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	56,  // 114: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	58,  // 115: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	60,  // 116: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	62,  // 117: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	25,  // 118: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	27,  // 119: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	30,  // 120: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	65,  // 121: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	67,  // 122: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	79,  // 123: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	81,  // 124: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	74,  // 125: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	101, // [101:126] is the sub-list for method output_type
-	76,  // [76:101] is the sub-list for method input_type
-	76,  // [76:76] is the sub-list for extension type_name
-	76,  // [76:76] is the sub-list for extension extendee
-	0,   // [0:76] is the sub-list for field type_name
+	96,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	97,  // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	3,   // 2: larder.v1.Schema.fields:type_name -> larder.v1.SchemaField
+	2,   // 3: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
+	4,   // 4: larder.v1.JobSpec.schema:type_name -> larder.v1.Schema
+	96,  // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
+	93,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	94,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	10,  // 8: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
+	96,  // 9: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	16,  // 10: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
+	6,   // 11: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
+	5,   // 12: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
+	0,   // 13: larder.v1.Job.state:type_name -> larder.v1.JobState
+	6,   // 14: larder.v1.Job.counters:type_name -> larder.v1.Counters
+	9,   // 15: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
+	7,   // 16: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
+	8,   // 17: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
+	98,  // 18: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	10,  // 19: larder.v1.Job.wait:type_name -> larder.v1.Wait
+	14,  // 20: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
+	95,  // 21: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	17,  // 22: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	98,  // 23: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	96,  // 24: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	6,   // 25: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	13,  // 26: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	19,  // 27: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	20,  // 28: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	23,  // 29: larder.v1.Stats.split:type_name -> larder.v1.Split
+	22,  // 30: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	12,  // 31: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 32: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	11,  // 33: larder.v1.Stats.load:type_name -> larder.v1.Load
+	15,  // 34: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
+	24,  // 35: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	5,   // 36: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	13,  // 37: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	27,  // 38: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	32,  // 39: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	13,  // 40: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	13,  // 41: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 42: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	13,  // 43: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	13,  // 44: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	13,  // 45: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 46: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	16,  // 47: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 48: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	97,  // 49: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	4,   // 50: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
+	16,  // 51: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 52: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 53: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	16,  // 54: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	18,  // 55: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	18,  // 56: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	19,  // 57: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	23,  // 58: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	19,  // 59: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	23,  // 60: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	69,  // 61: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	21,  // 62: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	74,  // 63: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	75,  // 64: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	76,  // 65: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	77,  // 66: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	5,   // 67: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	96,  // 68: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	96,  // 69: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	96,  // 70: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	96,  // 71: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	96,  // 72: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	78,  // 73: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	6,   // 74: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	96,  // 75: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	21,  // 76: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	13,  // 77: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	82,  // 78: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	96,  // 79: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	98,  // 80: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	96,  // 81: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	98,  // 82: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	8,   // 83: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 84: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	25,  // 85: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	35,  // 86: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	37,  // 87: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	39,  // 88: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	41,  // 89: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	43,  // 90: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	45,  // 91: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	47,  // 92: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	51,  // 93: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	53,  // 94: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	49,  // 95: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	55,  // 96: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	57,  // 97: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	59,  // 98: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	61,  // 99: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	63,  // 100: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	65,  // 101: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	67,  // 102: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	28,  // 103: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	30,  // 104: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	33,  // 105: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	70,  // 106: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	72,  // 107: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	84,  // 108: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	86,  // 109: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	79,  // 110: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	26,  // 111: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	36,  // 112: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	38,  // 113: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	40,  // 114: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	42,  // 115: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	44,  // 116: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	46,  // 117: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	48,  // 118: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	52,  // 119: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	54,  // 120: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	50,  // 121: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	56,  // 122: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	58,  // 123: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	60,  // 124: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	62,  // 125: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	64,  // 126: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	66,  // 127: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	68,  // 128: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	29,  // 129: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	31,  // 130: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	34,  // 131: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	71,  // 132: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	73,  // 133: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	85,  // 134: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	87,  // 135: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	80,  // 136: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	111, // [111:137] is the sub-list for method output_type
+	85,  // [85:111] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -7594,16 +8247,16 @@ func file_larder_v1_larder_proto_init() {
 	if File_larder_v1_larder_proto != nil {
 		return
 	}
-	file_larder_v1_larder_proto_msgTypes[5].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[19].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[71].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[7].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[23].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[77].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   88,
+			NumMessages:   95,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

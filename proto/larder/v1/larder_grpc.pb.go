@@ -32,6 +32,7 @@ const (
 	LarderService_ResumeJob_FullMethodName      = "/larder.v1.LarderService/ResumeJob"
 	LarderService_SetSubset_FullMethodName      = "/larder.v1.LarderService/SetSubset"
 	LarderService_AddDataset_FullMethodName     = "/larder.v1.LarderService/AddDataset"
+	LarderService_AddRecords_FullMethodName     = "/larder.v1.LarderService/AddRecords"
 	LarderService_RefreshDataset_FullMethodName = "/larder.v1.LarderService/RefreshDataset"
 	LarderService_RemoveDataset_FullMethodName  = "/larder.v1.LarderService/RemoveDataset"
 	LarderService_ListDatasets_FullMethodName   = "/larder.v1.LarderService/ListDatasets"
@@ -74,6 +75,8 @@ type LarderServiceClient interface {
 	SetSubset(ctx context.Context, in *SetSubsetRequest, opts ...grpc.CallOption) (*SetSubsetResponse, error)
 	// AddDataset indexes a dataset under a name.
 	AddDataset(ctx context.Context, in *AddDatasetRequest, opts ...grpc.CallOption) (*AddDatasetResponse, error)
+	// AddRecords declares a dataset whose samples are records that workers of clients make.
+	AddRecords(ctx context.Context, in *AddRecordsRequest, opts ...grpc.CallOption) (*AddRecordsResponse, error)
 	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
 	// was removed is no longer drawn, at once.
 	RefreshDataset(ctx context.Context, in *RefreshDatasetRequest, opts ...grpc.CallOption) (*RefreshDatasetResponse, error)
@@ -202,6 +205,16 @@ func (c *larderServiceClient) AddDataset(ctx context.Context, in *AddDatasetRequ
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AddDatasetResponse)
 	err := c.cc.Invoke(ctx, LarderService_AddDataset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *larderServiceClient) AddRecords(ctx context.Context, in *AddRecordsRequest, opts ...grpc.CallOption) (*AddRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddRecordsResponse)
+	err := c.cc.Invoke(ctx, LarderService_AddRecords_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -401,6 +414,8 @@ type LarderServiceServer interface {
 	SetSubset(context.Context, *SetSubsetRequest) (*SetSubsetResponse, error)
 	// AddDataset indexes a dataset under a name.
 	AddDataset(context.Context, *AddDatasetRequest) (*AddDatasetResponse, error)
+	// AddRecords declares a dataset whose samples are records that workers of clients make.
+	AddRecords(context.Context, *AddRecordsRequest) (*AddRecordsResponse, error)
 	// RefreshDataset looks at every file of a dataset again: new files get new ids, running jobs see them from their next epoch on, and what
 	// was removed is no longer drawn, at once.
 	RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error)
@@ -471,6 +486,9 @@ func (UnimplementedLarderServiceServer) SetSubset(context.Context, *SetSubsetReq
 }
 func (UnimplementedLarderServiceServer) AddDataset(context.Context, *AddDatasetRequest) (*AddDatasetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddDataset not implemented")
+}
+func (UnimplementedLarderServiceServer) AddRecords(context.Context, *AddRecordsRequest) (*AddRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddRecords not implemented")
 }
 func (UnimplementedLarderServiceServer) RefreshDataset(context.Context, *RefreshDatasetRequest) (*RefreshDatasetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefreshDataset not implemented")
@@ -699,6 +717,24 @@ func _LarderService_AddDataset_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(LarderServiceServer).AddDataset(ctx, req.(*AddDatasetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LarderService_AddRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LarderServiceServer).AddRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LarderService_AddRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LarderServiceServer).AddRecords(ctx, req.(*AddRecordsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1026,6 +1062,10 @@ var LarderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AddDataset",
 			Handler:    _LarderService_AddDataset_Handler,
+		},
+		{
+			MethodName: "AddRecords",
+			Handler:    _LarderService_AddRecords_Handler,
 		},
 		{
 			MethodName: "RefreshDataset",

@@ -1,0 +1,238 @@
+package crew
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"larder/internal/engine/work"
+	"larder/internal/record"
+	"larder/internal/session/wire"
+	"larder/internal/shm"
+	"larder/internal/units"
+	"larder/tiers"
+)
+
+// maxTries is how often one task is given to workers, whatever they say.
+const maxTries = 16
+
+// mostFailures is after how many failures that count a sample is left out.
+const mostFailures = 2
+
+// again gives a task to a worker once more, or answers it as failed. counts says that it counts for the sample.
+func (c *Crew) again(w *Worker, t *task, why string, counts bool) {
+	if counts {
+		t.failures++
+	}
+	if t.failures >= mostFailures || t.tries >= maxTries {
+		if why == "" {
+			why = fmt.Sprintf("%d workers gave it back", t.tries)
+		}
+		c.fail(t, why)
+		return
+	}
+	t.avoid = w.id
+	c.mu.Lock()
+	if c.mu.stopped {
+		c.mu.Unlock()
+		t.release()
+		return
+	}
+	c.mu.added = append(c.mu.added, t)
+	c.mu.Unlock()
+	c.wake.Signal()
+}
+
+func (c *Crew) fail(t *task, why string) {
+	c.mu.Lock()
+	c.mu.stats.Failed++
+	c.mu.Unlock()
+	c.cfg.Send(t.failed(why))
+	t.release()
+}
+
+// Done takes a record over. An error is a breach of the protocol, after which the session ends.
+func (w *Worker) Done(d wire.DoneFrame) error {
+	c := w.c
+	c.mu.Lock()
+	since := w.since
+	t := w.letGo(d.Task)
+	closed := w.closed
+	if t != nil {
+		w.taking++
+	}
+	c.mu.Unlock()
+	switch {
+	case t == nil && closed: // it was given up a moment ago
+		return nil
+	case t == nil:
+		return wire.Violation("DONE of task %d, which this worker does not have", d.Task)
+	}
+	took := c.cfg.Now().Sub(since)
+	kept, err := w.takeOver(t, d)
+	w.out.Free(d.Offset)
+	c.mu.Lock()
+	w.taking--
+	c.mu.Unlock()
+	if err != nil {
+		c.mu.Lock()
+		c.mu.stats.Refused++
+		c.mu.Unlock()
+		why := fmt.Sprintf("worker %d (pid %d) made something that does not fit: %v", w.id, w.pid, err)
+		c.cfg.Note(slog.LevelWarn, "a record was refused", "worker", w.id, "pid", w.pid, "sample", uint64(t.sample),
+			"reason", err.Error())
+		c.refuse(w, t, why)
+	} else {
+		c.count(w, t, took)
+		c.cfg.Send(t.done(kept, int64(d.Bytes)))
+		t.release()
+	}
+	w.pump()
+	return nil
+}
+
+// refuse tries again what would fail again with the same worker: only if there is another one.
+func (c *Crew) refuse(w *Worker, t *task, why string) {
+	c.mu.Lock()
+	other := false
+	for _, o := range c.mu.workers {
+		other = other || o != w && !o.inline && !o.closed && o.fits(t.fit)
+	}
+	c.mu.Unlock()
+	if !other {
+		t.failures = mostFailures
+	}
+	c.again(w, t, why, true)
+}
+
+// count enters what a record took into the counters and the meters.
+func (c *Crew) count(w *Worker, t *task, took time.Duration) {
+	c.mu.Lock()
+	c.mu.stats.Tasks++
+	c.mu.stats.Seconds[t.step()] += took.Seconds()
+	w.done++
+	n := 0
+	for _, o := range c.mu.workers {
+		if o.fits(t.fit) {
+			n++
+		}
+	}
+	c.mu.Unlock()
+	c.cfg.Meters.Foreign(t.job.RecipeKey(), t.step(), took, n)
+}
+
+// takeOver copies a record out of the worker's memory and checks the copy.
+func (w *Worker) takeOver(t *task, d wire.DoneFrame) (kept bool, err error) {
+	c, mem := w.c, w.memory.Bytes()
+	switch n := uint64(len(mem)); {
+	case d.Bytes > uint64(c.cfg.MaxRecord):
+		return false, fmt.Errorf("a record of %s, and %s are the most (workers.max_record)", units.Size(int64(min(d.Bytes,
+			1<<62))), units.Size(c.cfg.MaxRecord))
+	case d.Offset > n || d.Bytes > n-d.Offset:
+		return false, fmt.Errorf("a record of %d bytes at %d lies outside the %d bytes of its memory", d.Bytes, d.Offset, n)
+	}
+	src := mem[d.Offset : d.Offset+d.Bytes : d.Offset+d.Bytes]
+	if t.keep && t.fill == nil {
+		c.cfg.Tiers.Wait(t.after)
+		b, err := c.cfg.Store.Alloc(t.key, int64(len(src)))
+		switch {
+		case err == nil:
+			copy(b.Bytes, src)
+			if err := t.accept(b.Bytes[:len(src)], c.cfg.MaxRecord); err != nil {
+				b.Abort()
+				return false, err
+			}
+			if b.Commit(tiers.Meta{}) == nil {
+				return true, nil
+			}
+		case !errors.Is(err, tiers.ErrFull):
+			return false, err
+		}
+	}
+	blob := c.scratch(len(src))
+	copy(blob, src)
+	if err := t.accept(blob, c.cfg.MaxRecord); err != nil {
+		c.free(blob)
+		return false, err
+	}
+	if t.fill != nil {
+		defer c.free(blob)
+		return false, c.write(t, blob)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.copies[t.flight] = copied{blob, t.fit}
+	c.mu.held[t.fit] += int64(cap(blob))
+	return false, nil
+}
+
+// accept checks the daemon's own copy of a record, and seals it.
+func (t *task) accept(blob []byte, limit int64) error {
+	if err := t.job.Made.Accept(blob, t.last, limit); err != nil {
+		return err
+	}
+	v, err := record.Open(blob)
+	if err != nil {
+		return err
+	}
+	record.Seal(v)
+	return nil
+}
+
+// write writes a row of a batch.
+func (c *Crew) write(t *task, blob []byte) error {
+	r := t.ring
+	if r == nil { // in place: its client may be gone, and the coordinator still asks what became of the sample
+		if r = c.cfg.Rings.Hold(t.ringKey()); r == nil {
+			return nil
+		}
+		defer r.Release()
+	}
+	v, err := record.Open(blob)
+	if err != nil {
+		return err
+	}
+	return work.PutRecord(r, t.fill, t.job, v)
+}
+
+// Failed takes a failure. An error is a breach of the protocol, after which the session ends.
+func (w *Worker) Failed(id uint64, f wire.Failure) error {
+	c := w.c
+	c.mu.Lock()
+	t := w.letGo(id)
+	closed := w.closed
+	c.mu.Unlock()
+	switch {
+	case t == nil && closed:
+		return nil
+	case t == nil:
+		return wire.Violation("FAILED of task %d, which this worker does not have", id)
+	case f.Retry:
+		c.again(w, t, reasonOf(f), false)
+	default:
+		c.refuse(w, t, reasonOf(f))
+	}
+	w.pump()
+	return nil
+}
+
+// reasonOf is the exception in one line, and the traceback behind it.
+func reasonOf(f wire.Failure) string {
+	kind := f.Type
+	if kind == "" {
+		kind = "the worker failed"
+	}
+	why := kind + ": " + f.Message
+	if tb := strings.TrimSpace(f.Traceback); tb != "" {
+		why += "\n" + tb
+	}
+	return why
+}
+
+// Grow replaces the worker's memory for records that come later. The Crew takes it over.
+func (w *Worker) Grow(memory *shm.Segment) {
+	w.memory.Release()
+	w.memory = memory
+}

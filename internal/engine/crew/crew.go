@@ -1,0 +1,361 @@
+package crew
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"larder/internal/coordinator"
+	"larder/internal/engine/ring"
+	"larder/internal/engine/work"
+	"larder/internal/ident"
+	"larder/tiers"
+)
+
+// Config is what a Crew needs.
+type Config struct {
+	Window    int   // tasks that a worker may have at once; at least 1
+	MaxRecord int64 // bytes of the largest record
+	Room      int64 // bytes that records may have that no tier holds, before another one is begun
+	Store     *tiers.Store
+	Tiers     *work.Serial // carries out what was decided about the tiers before a task
+	Rings     *ring.Set
+	Meters    *work.Meters
+	// Send takes what became of a task: a coordinator.Prepared or coordinator.Filled. It is false when the loop has ended.
+	Send func(coordinator.Event) bool
+	// Owns reports whether a process holds a rank of a job.
+	Owns func(pid int32, job ident.JobID) bool
+	// Note writes a line to the log without waiting for it.
+	Note func(level slog.Level, msg string, args ...any)
+	// After calls f in another goroutine after d; stop keeps that from happening. nil = time.AfterFunc.
+	After func(d time.Duration, f func()) (stop func() bool)
+	// Now is the time; nil = time.Now.
+	Now func() time.Time
+}
+
+// Crew is the workers of clients, and the tasks for them. It is safe for concurrent use.
+type Crew struct {
+	cfg    Config
+	feeder sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		stopped bool
+		next    uint64         // number of the last task
+		workers []*Worker      // in the order in which they came
+		came    uint32         // number of the last worker
+		queues  map[fit]*queue // of tasks that no worker has
+		order   []fit          // of queues, so that no decision follows from the order of a map
+		fresh   []*Worker      // that may have room for a task, for the feeder
+		added   []*task        // for the feeder
+		dropped []*task        // for the feeder to answer: whoever drops them must not wait
+		copies  map[coordinator.FlightID]copied
+		held    map[fit]int64 // bytes of copies
+		spare   [][]byte
+		stats   Stats
+	}
+	wake *sync.Cond // for the feeder
+}
+
+// copied is a record that no tier holds.
+type copied struct {
+	blob []byte
+	fit  fit
+}
+
+// Stats counts since the start of the daemon.
+type Stats struct {
+	Tasks   uint64                    // records that were taken over
+	Retries uint64                    // tasks that were given to a worker again
+	Refused uint64                    // records that did not fit
+	Failed  uint64                    // tasks that workers could not do
+	Late    uint64                    // workers that did not answer in time
+	Deaths  uint64                    // workers that ended with tasks in hand
+	Seconds [work.InPlace + 1]float64 // of workers, by step
+}
+
+// fit says which workers can do a task: those that know a recipe with this prefix, or this very recipe.
+type fit struct {
+	dataset ident.DatasetID
+	recipe  ident.RecipeID
+	whole   bool        // recipe is the whole one, not its prefix
+	job     ident.JobID // whose tasks these are: jobs have queues of their own
+}
+
+// New returns a Crew without workers.
+func New(cfg Config) *Crew {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.After == nil {
+		cfg.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	cfg.Window = max(cfg.Window, 1)
+	c := &Crew{cfg: cfg}
+	c.wake = sync.NewCond(&c.mu.Mutex)
+	c.mu.queues = map[fit]*queue{}
+	c.mu.copies = map[coordinator.FlightID]copied{}
+	c.mu.held = map[fit]int64{}
+	return c
+}
+
+// Start starts handing out tasks.
+func (c *Crew) Start() { c.feeder.Go(c.feed) }
+
+// Stop ends handing out tasks and drops those that no worker has. Sessions of workers end by themselves.
+func (c *Crew) Stop() {
+	c.mu.Lock()
+	c.mu.stopped = true
+	var drop []*task
+	for _, f := range c.mu.order {
+		drop = append(drop, c.mu.queues[f].all()...)
+	}
+	drop = append(append(drop, c.mu.added...), c.mu.dropped...)
+	c.mu.queues, c.mu.order, c.mu.added = map[fit]*queue{}, nil, nil
+	c.mu.Unlock()
+	c.wake.Broadcast()
+	c.feeder.Wait()
+	for _, t := range drop {
+		t.release()
+	}
+}
+
+// Add takes a Prepare, Augment or *Fill of the coordinator. It does not wait. r is the ring of a Fill, which the Crew
+// releases; nil = its client is gone.
+func (c *Crew) Add(what coordinator.Effect, j *work.Job, r *ring.Ring) {
+	t := newTask(what, j, r, c.cfg.Tiers.Mark())
+	c.mu.Lock()
+	if c.mu.stopped {
+		c.mu.Unlock()
+		t.release()
+		return
+	}
+	c.mu.added = append(c.mu.added, t)
+	c.mu.Unlock()
+	c.wake.Signal()
+}
+
+// Discard drops the working copy of a flight.
+func (c *Crew) Discard(id coordinator.FlightID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x, ok := c.mu.copies[id]
+	if !ok {
+		return
+	}
+	delete(c.mu.copies, id)
+	if c.mu.held[x.fit] -= int64(cap(x.blob)); c.mu.held[x.fit] <= 0 {
+		delete(c.mu.held, x.fit)
+	}
+	c.recycle(x.blob)
+	c.mu.fresh = append(c.mu.fresh[:0], c.mu.workers...) // one may have waited for room
+	c.wake.Signal()
+}
+
+// Copy is the working copy of a flight, until Discard.
+func (c *Crew) Copy(id coordinator.FlightID) ([]byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x, ok := c.mu.copies[id]
+	return x.blob, ok
+}
+
+// Stats returns the counters.
+func (c *Crew) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.stats
+}
+
+// feed gives tasks to workers until Stop.
+func (c *Crew) feed() {
+	for {
+		c.mu.Lock()
+		for len(c.mu.added) == 0 && len(c.mu.fresh) == 0 && len(c.mu.dropped) == 0 && !c.mu.stopped {
+			c.wake.Wait()
+		}
+		if c.mu.stopped {
+			c.mu.Unlock()
+			return
+		}
+		added, fresh, dropped := c.mu.added, c.mu.fresh, c.mu.dropped
+		c.mu.added, c.mu.fresh, c.mu.dropped = nil, nil, nil
+		var trivial []*task
+		for _, t := range added {
+			if t.answered() {
+				trivial = append(trivial, t)
+				continue
+			}
+			c.enqueue(t)
+		}
+		c.mu.Unlock()
+		for _, t := range trivial {
+			c.cfg.Send(t.trivial())
+			t.release()
+		}
+		for _, t := range dropped {
+			c.cfg.Send(t.lost())
+			t.release()
+		}
+		for _, w := range fresh {
+			w.pump()
+		}
+		for range added { // the least busy worker first, one task each
+			if w := c.idlest(); w == nil || !w.give() {
+				break
+			}
+		}
+	}
+}
+
+// idlest is a worker that has room for a task that it can do: the one with the fewest.
+func (c *Crew) idlest() *Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var best *Worker
+	for _, w := range c.mu.workers {
+		if w.hasRoom() && (best == nil || len(w.held) < len(best.held)) && c.peek(w) != nil {
+			best = w
+		}
+	}
+	return best
+}
+
+// enqueue puts a task where workers find it; c.mu is held.
+func (c *Crew) enqueue(t *task) {
+	q := c.mu.queues[t.fit]
+	if q == nil {
+		q = &queue{}
+		c.mu.queues[t.fit] = q
+		c.mu.order = append(c.mu.order, t.fit)
+	}
+	q.push(t)
+}
+
+// peek is the queue with the task that a worker is to do next; nil = there is none for it. c.mu is held.
+func (c *Crew) peek(w *Worker) *queue {
+	var best *queue
+	var turn uint64
+	for _, f := range c.mu.order {
+		if !w.fits(f) || w.inline && !c.cfg.Owns(w.pid, f.job) {
+			continue
+		}
+		q := c.mu.queues[f]
+		t := q.first(func(t *task) bool { return c.mayDo(w, t) })
+		if t != nil && (best == nil || t.turn < turn) {
+			best, turn = q, t.turn
+		}
+	}
+	return best
+}
+
+// take removes the task that a worker is to do next; nil = there is none for it. c.mu is held.
+func (c *Crew) take(w *Worker) *task {
+	q := c.peek(w)
+	if q == nil {
+		return nil
+	}
+	t := q.pop(func(t *task) bool { return c.mayDo(w, t) })
+	if q.len() == 0 {
+		c.forget(t.fit)
+	}
+	return t
+}
+
+// mayDo reports whether a worker whose recipe fits may have a task: not one that it failed, while another worker could
+// have it, and not one whose record would have no room. c.mu is held.
+func (c *Crew) mayDo(w *Worker, t *task) bool {
+	if t.copies() && c.mu.held[t.fit] > 0 && c.mu.held[t.fit] >= c.cfg.Room/int64(max(len(c.mu.held), 1)) {
+		return false
+	}
+	if t.avoid != w.id {
+		return true
+	}
+	for _, o := range c.mu.workers {
+		if o != w && !o.inline && o.fits(t.fit) {
+			return false
+		}
+	}
+	return true
+}
+
+const maxSpare = 16
+
+// recycle keeps memory of a few records; c.mu is held.
+func (c *Crew) recycle(b []byte) {
+	if len(c.mu.spare) < maxSpare && int64(cap(b)) <= max(c.cfg.Room/maxSpare, 1<<20) {
+		c.mu.spare = append(c.mu.spare, b[:0])
+	}
+}
+
+// scratch returns n bytes.
+func (c *Crew) scratch(n int) []byte {
+	c.mu.Lock()
+	for i, b := range c.mu.spare {
+		if cap(b) >= n {
+			last := len(c.mu.spare) - 1
+			c.mu.spare[i], c.mu.spare[last] = c.mu.spare[last], nil
+			c.mu.spare = c.mu.spare[:last]
+			c.mu.Unlock()
+			return b[:n]
+		}
+	}
+	if len(c.mu.spare) == maxSpare { // make room for a larger one
+		c.mu.spare = append(c.mu.spare[:0], c.mu.spare[1:]...)
+	}
+	c.mu.Unlock()
+	return make([]byte, n, n+n/4)
+}
+
+// free ends the use of scratch.
+func (c *Crew) free(b []byte) {
+	c.mu.Lock()
+	c.recycle(b)
+	c.mu.Unlock()
+}
+
+// Closed answers the tasks for the rows of a ring whose client is gone: nobody reads them, and they hold its memory.
+func (c *Crew) Closed(k ring.Key) {
+	c.drop(func(t *task) bool { return t.fill != nil && t.ringKey() == k })
+}
+
+// Ended answers the tasks of a job that has ended. What others wait for comes again.
+func (c *Crew) Ended(id ident.JobID) {
+	c.drop(func(t *task) bool { return t.job.ID == id })
+}
+
+// drop answers the tasks that no worker has, of those that are asked for.
+func (c *Crew) drop(is func(*task) bool) {
+	c.mu.Lock()
+	var out []*task
+	for _, f := range append([]fit(nil), c.mu.order...) {
+		q := c.mu.queues[f]
+		out = append(out, q.remove(is)...)
+		if q.len() == 0 {
+			c.forget(f)
+		}
+	}
+	added := c.mu.added
+	c.mu.added = nil
+	for _, t := range added {
+		if is(t) {
+			out = append(out, t)
+		} else {
+			c.mu.added = append(c.mu.added, t)
+		}
+	}
+	c.mu.dropped = append(c.mu.dropped, out...)
+	c.mu.Unlock()
+	c.wake.Signal()
+}
+
+// forget removes an empty queue; c.mu is held.
+func (c *Crew) forget(f fit) {
+	delete(c.mu.queues, f)
+	for i, o := range c.mu.order {
+		if o == f {
+			c.mu.order = append(c.mu.order[:i], c.mu.order[i+1:]...)
+			return
+		}
+	}
+}

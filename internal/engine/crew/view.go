@@ -1,0 +1,60 @@
+package crew
+
+import (
+	"time"
+
+	"larder/internal/engine/work"
+)
+
+// View is a worker as users see it.
+type View struct {
+	ID     uint32
+	PID    int32
+	UID    uint32
+	Client string
+	Tasks  int
+	Done   uint64
+	Busy   time.Duration // on the oldest of its tasks; 0 = it has none
+}
+
+// State is what there is for a job.
+type State struct {
+	Workers []View // that can make its samples
+	Tasks   int    // of the job that no worker has
+}
+
+// Of returns the workers that can make samples of a job, and how many of its tasks no worker has.
+func (c *Crew) Of(j *work.Job) State {
+	prefix := fit{j.Data.ID(), j.Recipe.Prefix(), false, j.ID}
+	whole := fit{j.Data.ID(), j.Recipe.ID(), true, j.ID}
+	now := c.cfg.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := State{}
+	for _, w := range c.mu.workers {
+		if !w.fits(prefix) && !w.fits(whole) || w.inline && !c.cfg.Owns(w.pid, j.ID) {
+			continue
+		}
+		v := View{ID: w.id, PID: w.pid, UID: w.uid, Client: w.client, Tasks: len(w.held), Done: w.done}
+		if v.Tasks > 0 {
+			v.Busy = now.Sub(w.since)
+		}
+		s.Workers = append(s.Workers, v)
+	}
+	for _, f := range c.mu.order {
+		if f.job == j.ID {
+			s.Tasks += c.mu.queues[f].len()
+		}
+	}
+	return s
+}
+
+// Attached counts the workers, Waiting the tasks that none of them has.
+func (c *Crew) Attached() (workers, waiting int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.mu.order {
+		waiting += c.mu.queues[f].len()
+	}
+	return len(c.mu.workers), waiting
+}

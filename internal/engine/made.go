@@ -1,0 +1,192 @@
+package engine
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strconv"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/coordinator"
+	"larder/internal/engine/work"
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/record"
+	"larder/internal/source"
+	larderv1 "larder/proto/larder/v1"
+)
+
+const (
+	pythonOp       = "python"
+	cacheItems     = "items"
+	cacheNone      = "none"
+	defaultTimeout = time.Minute
+	maxTimeout     = 24 * time.Hour
+)
+
+// normaliseMade checks, of a job on a dataset that workers make, what others do not have, and fills in defaults.
+func normaliseMade(s *larderv1.JobSpec) error {
+	bad := func(field, hint, format string, args ...any) error {
+		return errs.New(errs.Invalid, field, hint, "register job %s: "+format, append([]any{s.GetName()}, args...)...)
+	}
+	switch s.GetCache() {
+	case "":
+		s.Cache = cacheNone
+	case cacheItems, cacheNone:
+	default:
+		return bad("cache", "choose one of items, none", "cache is %q", s.GetCache())
+	}
+	if s.GetSchema() == nil {
+		return bad("schema", "say what fields the samples have", "no schema, which datasets made by workers need")
+	}
+	if n := len(s.GetIndices()); n%4 != 0 {
+		return bad("indices", "write each id as u32, little-endian", "indices have %d bytes", n)
+	} else if n > 0 && s.GetSubset() != "" {
+		return bad("indices", "use one of them", "both indices and the subset %q are given", s.GetSubset())
+	}
+	if d := s.GetSampleTimeout(); d != nil && (!d.IsValid() || d.AsDuration() < 0 || d.AsDuration() > maxTimeout) {
+		return bad("sample_timeout", fmt.Sprintf("choose up to %v; 0 = no limit", maxTimeout), "sample_timeout is %v", d)
+	}
+	for _, op := range s.GetTransform() {
+		if op.GetKind() != pythonOp {
+			return errs.New(errs.Unsupported, "transform",
+				"do it in the dataset, or in a @larder.transform; built-in ops work on folders of images",
+				"register job %s: built-in op %s on a dataset made by workers does not work yet", s.GetName(), op.GetName())
+		}
+		if op.GetName() == "" {
+			return bad("transform", "name it", "an op of kind python has no name")
+		}
+	}
+	return nil
+}
+
+// parsed is what is known of a recipe before its dataset is.
+type parsed struct{ builtin *prep.Recipe }
+
+func parse(spec *larderv1.JobSpec) (parsed, error) {
+	if source.IsMade(spec.GetDataset()) {
+		return parsed{}, nil
+	}
+	r, err := prep.ParseRecipe(opsOf(spec))
+	return parsed{r}, err
+}
+
+// recipeOn is the recipe of a job on its dataset; made is nil where the daemon's own workers run it.
+func (l *library) recipeOn(
+	p parsed, data *source.Dataset, spec *larderv1.JobSpec,
+) (_ *prep.Recipe, made *work.Made, err error) {
+	if p.builtin != nil {
+		return p.builtin, nil, nil
+	}
+	d, ok := l.declared.of(data.URI())
+	if !ok {
+		return nil, nil, errs.New(errs.NotFound, data.Name(), "declare it again", "what %s was declared with is not known",
+			data.Name())
+	}
+	made = &work.Made{Steps: uint32(1 + len(spec.GetTransform())), Item: d.schema, Timeout: defaultTimeout}
+	if made.Out, err = record.FromProto(spec.GetSchema()); err != nil {
+		return nil, nil, err
+	}
+	if len(made.Out.Fields) == 0 {
+		return nil, nil, errs.New(errs.Invalid, "schema", "return at least one value", "register job %s: its samples have no "+
+			"fields", spec.GetName())
+	}
+	if t := spec.GetSampleTimeout(); t != nil {
+		made.Timeout = t.AsDuration()
+	}
+	if spec.GetCache() == cacheItems {
+		made.Cut = made.Steps
+		for i, op := range spec.GetTransform() {
+			if op.GetArgs().GetFields()["random"].GetBoolValue() {
+				made.Cut = uint32(i) + 1
+				break
+			}
+		}
+	}
+	recipe, err := foreignRecipe(data, spec, made)
+	return recipe, made, err
+}
+
+// foreignRecipe names a recipe that workers run, and its parts.
+func foreignRecipe(data *source.Dataset, spec *larderv1.JobSpec, made *work.Made) (*prep.Recipe, error) {
+	name := func(what string, steps uint32, out bool) (ident.RecipeID, error) {
+		h := xxhash.New()
+		str := func(s string) {
+			_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(s)))) // a hash never fails
+			_, _ = h.WriteString(s)
+		}
+		str("larder python recipe 1")
+		str(what)
+		str(data.URI())
+		str(strconv.FormatUint(data.Fingerprint(), 16))
+		for _, op := range spec.GetTransform()[:max(int(steps)-1, 0)] {
+			args, err := json.Marshal(op.GetArgs().AsMap()) // its keys are sorted
+			if err != nil {
+				return 0, errs.New(errs.Invalid, "transform", "use numbers, text and lists",
+					"register job %s: the arguments of op %s cannot be written as JSON", spec.GetName(), op.GetName()).Because(err)
+			}
+			str(op.GetName())
+			str(string(args))
+		}
+		if out {
+			for i := range made.Out.Fields {
+				str(fmt.Sprintf("%+v", made.Out.Fields[i]))
+			}
+		}
+		return ident.RecipeID(max(h.Sum64(), 1)), nil
+	}
+	id, err := name("whole "+spec.GetCache(), made.Steps, true)
+	if err != nil {
+		return nil, err
+	}
+	prefix, err := name(fmt.Sprintf("decoded %d", made.Cut), made.Cut, made.Cut == made.Steps)
+	if made.Cut == 0 { // what may be done with the number is said by the whole recipe
+		prefix = ident.RecipeID(max(xxhash.Sum64String("number "+id.String()), 1))
+	}
+	return prep.Foreign(id, prefix, id, made.Cut < made.Steps), err
+}
+
+// makingOf is what the coordinator must know of a job whose samples workers make.
+func makingOf(m *work.Made) coordinator.Making {
+	return coordinator.Making{Workers: true, Bare: m.Cut == 0, InSteps: 0 < m.Cut && m.Cut < m.Steps}
+}
+
+// listed is what the indices of a spec select.
+func listed(data *source.Dataset, spec *larderv1.JobSpec) (*selected, error) {
+	b := spec.GetIndices()
+	samples := make([]ident.SampleID, len(b)/4)
+	for i := range samples {
+		samples[i] = ident.SampleID(binary.LittleEndian.Uint32(b[4*i:]))
+		if i > 0 && samples[i] <= samples[i-1] {
+			return nil, errs.New(errs.Invalid, "indices", "sort them and leave repeats out",
+				"register job %s: id %d follows %d", spec.GetName(), samples[i], samples[i-1])
+		}
+	}
+	if last := samples[len(samples)-1]; !data.Live(last) {
+		return nil, errs.New(errs.Invalid, "indices", fmt.Sprintf("ids are 0 to %d", data.Len()-1),
+			"register job %s: sample %d is not in %s", spec.GetName(), last, data.Name())
+	}
+	s := &selected{objects: objectsOf(data, samples)}
+	s.member = coordinator.Members(s.objects)
+	return s, nil
+}
+
+// sortedKeys of a map, for messages.
+func sortedKeys[V any](maps ...map[string]V) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, m := range maps {
+		for k := range m { // order-free: sorted below
+			if !seen[k] {
+				seen[k] = true
+				out = append(out, k)
+			}
+		}
+	}
+	sort.Strings(out)
+	return out
+}

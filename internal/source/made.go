@@ -1,0 +1,113 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/errs"
+	"larder/internal/ident"
+)
+
+const schemeMade = "python:"
+
+// MaxMade is the most samples that a dataset made by workers may have: each takes 60 bytes of the daemon's memory.
+const MaxMade = 1 << 26
+
+// Made is a dataset whose samples are made by worker processes of clients: numbers from 0 on, and nothing stored. What
+// a sample is, only the workers know.
+type Made struct {
+	Name, Version string
+	Length        int    // samples
+	UID           uint32 // of the user who declared it, and may use it
+	Fingerprint   uint64 // of what it was declared with
+	Private       bool   // of one client, until its last job ends
+}
+
+// URI is python:NAME@VERSION.
+func (m *Made) URI() string { return schemeMade + m.Name + "@" + m.Version }
+
+// IsMade reports whether a uri is one of a dataset made by workers.
+func IsMade(uri string) bool { return strings.HasPrefix(uri, schemeMade) }
+
+func (m *Made) check() error {
+	bad := ""
+	switch {
+	case m.Name == "" || len(m.Name) > 256 || len(m.Version) > 256:
+		bad = "has a name of 1 to 256 bytes and a version of at most 256"
+	case checkName(m.Name, m.Name) != nil || m.Version != "" && checkName(m.Version, m.Version) != nil:
+		bad = "has a name and a version of printable characters"
+	case strings.Contains(m.Version, "@"):
+		bad = "has a version without @"
+	case m.Length < 1 || m.Length > MaxMade:
+		bad = fmt.Sprintf("has 1 to %d samples", MaxMade)
+	}
+	if bad == "" {
+		return nil
+	}
+	return errs.New(errs.Invalid, printable(m.Name), "choose name= and version= such as \"train\" and \"1\"",
+		"a dataset made by workers %s, not name %.80q, version %.80q, %d samples", bad, m.Name, m.Version, m.Length)
+}
+
+// mayUse refuses other users: what they ask of it would run in the workers of the one who declared it.
+func (m *Made) mayUse(r Reader) error {
+	if r.UID == m.UID {
+		return nil
+	}
+	return errs.New(errs.Denied, "dataset", "declare it under a name of your own, and start workers of your own",
+		"a dataset made by workers is for the user who declared it, not for uid %d", r.UID)
+}
+
+// Made is what a dataset made by workers was declared with; nil for others.
+func (d *Dataset) Made() *Made { return d.snap.Load().made }
+
+// AddMade makes a dataset of samples that workers make. One of that uri that is there already is returned, whatever it
+// was declared with: the caller compares.
+func (c *Catalog) AddMade(ctx context.Context, m Made) (d *Dataset, added bool, err error) {
+	if err := m.check(); err != nil {
+		return nil, false, err
+	}
+	uri := m.URI()
+	rs := c.rootState(place{uri: uri, root: uri})
+	if err := rs.lock(ctx); err != nil {
+		return nil, false, fmt.Errorf("declare %s: %w", printable(uri), err)
+	}
+	defer rs.unlock()
+	if d, ok := c.named(uri); ok {
+		return d, false, nil
+	}
+	rs.snap.Store(c.madeSnapshot(&m, rs.index))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newDatasetLocked(uri, uri, rs), true, nil
+}
+
+// madeSnapshot gives the samples their objects: those that they had before, should the dataset come back.
+func (c *Catalog) madeSnapshot(m *Made, root uint32) *snapshot {
+	s := &snapshot{root: m.URI(), made: m, live: m.Length, fp: m.Fingerprint, objs: make([]ident.ObjectID, m.Length)}
+	meta := fileMeta{dev: ^uint64(0), mtime: int64(xxhash.Sum64String(m.URI()) >> 1)}
+	all := make([]named, m.Length)
+	const slice = 4096 // short enough that readers of the table do not notice
+	for from := 0; from < m.Length; from += slice {
+		c.objects.mu.Lock()
+		for i := from; i < min(from+slice, m.Length); i++ {
+			meta.ino = uint64(i)
+			s.objs[i] = c.objects.internLocked(meta, 0, root, ident.SampleID(i))
+			all[i] = named{s.objs[i], ident.SampleID(i), 0}
+		}
+		c.objects.mu.Unlock()
+	}
+	s.rev = makeReverse(all)
+	return s
+}
+
+// openMade finds a dataset by its uri.
+func (c *Catalog) openMade(uri string) (*Dataset, error) {
+	if d, ok := c.named(uri); ok {
+		return d, nil
+	}
+	return nil, errs.New(errs.NotFound, printable(uri),
+		"a Loader of it declares it: larder.Loader(dataset, name=..., version=...)", "no dataset %q is declared", uri)
+}

@@ -1,0 +1,530 @@
+"""How the values of a sample nest: samples become leaves and back, and columns of leaves become a batch.
+
+``flatten`` takes a sample apart: tuples, lists, mappings, named tuples and dataclasses are structure, everything else
+is a leaf (``_record.Leaf``). ``leaves`` does the same for a sample whose structure is known, and says where it
+differs. ``batch`` gives what ``torch.utils.data.default_collate`` gives for the same samples, bit for bit: tuples
+become lists, mappings keep their type, text stays text, Python floats become float64.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _ragged, _record
+from ._record import Leaf
+from .errors import InvalidError
+
+_DEPTH = 32  # of containers within each other
+_NUMBERS = {"ints": int, "floats": float, "bools": bool}  # lists of numbers, which are one leaf
+_NUMBER_TYPES = {"ints": np.int64, "floats": np.float64, "bools": np.bool_}
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """A leaf (``kind`` says what it came from) or a container of structures.
+
+    kinds of leaves: tensor, bfloat16 (a tensor), ndarray, numpy (a scalar), int, float, bool, str, bytes, and lists of
+    one type of number: ints, floats, bools. kinds of containers: tuple, list, dict, namedtuple, dataclass.
+    """
+
+    kind: str
+    cls: type | None = None  # of the container; None for a plain tuple, list or dict
+    keys: tuple[Any, ...] = ()
+    parts: tuple[Structure, ...] = ()
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Canonical JSON. A class is named; to be found again it must have been imported."""
+        return json.dumps(self.plain(), separators=(",", ":"), ensure_ascii=False)
+
+    def plain(self) -> Any:
+        """What ``text`` is JSON of."""
+        if not self.parts and not self.keys and self.kind not in _CONTAINERS:
+            return self.kind
+        out: dict[str, Any] = {"kind": self.kind}
+        if self.cls is not None:
+            out["class"] = f"{self.cls.__module__}:{self.cls.__qualname__}"
+        if self.kind not in _POSITIONS:
+            out["keys"] = list(self.keys)
+        out["parts"] = [p.plain() for p in self.parts]
+        return out
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The fields' names, one for each leaf, all different: keys and positions, such as ``target.boxes`` and ``0``."""
+        found: list[str] = []
+        _name(self, "", found)
+        return tuple(found)
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """The keys or positions of the parts."""
+        return range(len(self.parts)) if self.kind in _POSITIONS else self.keys
+
+
+_POSITIONS = ("tuple", "list")
+_CONTAINERS = (*_POSITIONS, "dict", "namedtuple", "dataclass")
+
+
+def _name(s: Structure, path: str, found: list[str]) -> None:
+    if s.kind not in _CONTAINERS:
+        found.append(path or "value")
+        return
+    for key, part in zip(s.steps, s.parts, strict=True):
+        _name(part, _join(path, key, s.kind in _POSITIONS), found)
+
+
+def _join(path: str, key: Any, position: bool) -> str:
+    """The name of a part: plain where no other key could be read as the same. A batch has an ``index`` of its own."""
+    plain = position or (isinstance(key, str) and key != "" and not set(key) & set(".[]"))
+    plain = plain and (path != "" or key != "index")
+    step = str(key) if plain else f"[{key!r}]"
+    return step if not path else f"{path}.{step}" if plain else path + step
+
+
+@functools.lru_cache(maxsize=256)
+def parse(text: str) -> Structure:
+    """The structure of ``Structure.text``.
+
+    Classes are looked up among what is imported, never imported; one that is not there becomes tuple, list or dict.
+    """
+    try:
+        return _parse(json.loads(text), 0)
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        raise InvalidError(f"the structure {text[:200]!r} cannot be read: {e}") from e
+
+
+def _parse(plain: Any, depth: int) -> Structure:
+    if isinstance(plain, str):
+        if plain not in _LEAVES:
+            raise ValueError(f"unknown leaf {plain!r}")
+        return Structure(plain)
+    kind = plain["kind"]
+    if kind not in _CONTAINERS or depth > _DEPTH:
+        raise ValueError(f"container {kind!r}")
+    cls = _class(plain.get("class", ""), kind)
+    if cls is None and kind in ("namedtuple", "dataclass"):
+        kind = "tuple" if kind == "namedtuple" else "dict"
+    keys = () if kind in _POSITIONS else tuple(plain["keys"])
+    parts = tuple(_parse(p, depth + 1) for p in plain["parts"])
+    if kind not in _POSITIONS and len(keys) != len(parts):
+        raise ValueError(f"{len(keys)} keys for {len(parts)} parts")
+    return Structure(kind, cls, keys, parts)
+
+
+def _class(name: str, kind: str) -> type | None:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for step in path.split(".") if path else ():
+        found = getattr(found, step, None)
+    return found if isinstance(found, type) and _container_of(found) == kind else None
+
+
+def _known(structure: Structure | str) -> Structure:
+    return parse(structure) if isinstance(structure, str) else structure
+
+
+def names(structure: Structure | str) -> tuple[str, ...]:
+    """The names of the fields, one for each leaf."""
+    return _known(structure).names
+
+
+def flatten(sample: Any) -> tuple[list[Leaf], Structure]:
+    """The leaves of a sample, and how they nest.
+
+    Raises:
+        InvalidError: a value that is no data; the message has its place and type, the hint what to return instead.
+    """
+    found: list[Leaf] = []
+    structure = _flatten(sample, "", 0, found)
+    if len(found) > _record.MAX_FIELDS:
+        raise InvalidError(
+            f"a sample of {len(found)} values, and {_record.MAX_FIELDS} are the most",
+            hint="return numbers that belong together as one array",
+        )
+    return found, structure
+
+
+def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
+    kind = _container(value)
+    if not kind:
+        kind, leaf = _leaf(value, path)
+        found.append(leaf)
+        return Structure(kind)
+    if kind in _NUMBERS:
+        found.append(_numbers(value, kind, path))
+        return Structure(kind)
+    if depth >= _DEPTH:
+        raise InvalidError(f"the sample{_at(path)} has more than {_DEPTH} containers within each other", subject=path)
+    steps, values = _open(value, kind)
+    for key in steps if kind == "dict" else ():
+        if not isinstance(key, str | int | float | None):
+            raise InvalidError(
+                f"the sample{_at(path)} has a key of type {type(key).__name__}: {key!r:.80}",
+                subject=path,
+                hint="use text or numbers as keys",
+            )
+    position = kind in _POSITIONS
+    parts = tuple(_flatten(v, _join(path, k, position), depth + 1, found) for k, v in zip(steps, values, strict=True))
+    own = type(value) if type(value) not in (tuple, list, dict) else None
+    return Structure(kind, own, () if position else tuple(steps), parts)
+
+
+def leaves(sample: Any, structure: Structure | str) -> list[Leaf]:
+    """The leaves of a sample that must nest as ``structure`` says.
+
+    Raises:
+        InvalidError: it does not; the message has the place and both sides.
+    """
+    found: list[Leaf] = []
+    _follow(sample, _known(structure), "", found)
+    return found
+
+
+def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
+    kind = _container(value)
+    if want.kind in _NUMBERS and kind == "list" and not value:
+        kind = want.kind  # an empty list of numbers
+    if not kind:
+        kind, leaf = _leaf(value, path)
+        if kind != want.kind:
+            raise _differs(path, _words(value, kind), want)
+        found.append(leaf)
+        return
+    if kind != want.kind:
+        if want.kind == "list" and kind in _NUMBERS and want.parts:
+            kind = "list"
+        else:
+            raise _differs(path, _words(value, kind), want)
+    if kind in _NUMBERS:
+        found.append(_numbers(value, kind, path))
+        return
+    steps, values = _open(value, kind)
+    if kind in _POSITIONS:
+        if len(values) != len(want.parts):
+            raise _differs(path, f"{type(value).__name__} of {len(values)} values", want)
+        for i, part in enumerate(want.parts):
+            _follow(values[i], part, _join(path, i, True), found)
+        return
+    by_key = dict(zip(steps, values, strict=True))
+    if by_key.keys() != set(want.keys):
+        raise _differs(path, f"{type(value).__name__} with keys {list(by_key)!r:.200}", want)
+    for key, part in zip(want.keys, want.parts, strict=True):
+        _follow(by_key[key], part, _join(path, key, False), found)
+
+
+def _words(value: Any, kind: str) -> str:
+    return f"a list of {kind}" if kind in _NUMBERS else type(value).__name__
+
+
+def _differs(path: str, got: str, want: Structure) -> InvalidError:
+    if want.kind in _POSITIONS:
+        other = f"a {want.kind} of {len(want.parts)} values"
+    elif want.kind in _CONTAINERS:
+        other = f"a {want.kind} with keys {list(want.keys)!r:.200}"
+    else:
+        other = f"a list of {want.kind}" if want.kind in _NUMBERS else want.kind
+    return InvalidError(
+        f"the sample{_at(path)} is {got}, and {other} in others",
+        subject=path,
+        hint="all samples of a dataset have the same fields of the same types",
+    )
+
+
+def merge(a: Structure, b: Structure) -> Structure:
+    """The structure of two samples, one of which may have an empty list where the other has numbers.
+
+    Raises:
+        InvalidError: they differ otherwise.
+    """
+    return _merge(a, b, "")
+
+
+def _merge(a: Structure, b: Structure, path: str) -> Structure:
+    if a == b:
+        return a
+    for x, y in ((a, b), (b, a)):
+        if x.kind in _NUMBERS and y == Structure("list"):
+            return x
+    if a.kind != b.kind or a.cls != b.cls or len(a.parts) != len(b.parts) or set(a.keys) != set(b.keys):
+        raise _differs(path, _differs(path, "", b).message.rpartition(", and ")[2].removesuffix(" in others"), a)
+    order = [b.keys.index(k) for k in a.keys] if a.keys else range(len(b.parts))
+    position = a.kind in _POSITIONS
+    parts = tuple(
+        _merge(p, b.parts[i], _join(path, k, position)) for p, i, k in zip(a.parts, order, a.steps, strict=True)
+    )
+    return Structure(a.kind, a.cls, a.keys, parts)
+
+
+def _at(path: str) -> str:
+    return f" at {path}" if path else ""
+
+
+def _container(value: Any) -> str:
+    """What kind of container a value is; empty = it is none."""
+    cls: Any = type(value)
+    if cls is list and value:
+        first = type(value[0])
+        for kind, number in _NUMBERS.items():
+            if first is number and all(type(v) is number for v in value):
+                return kind
+    return _container_of(cls)
+
+
+@functools.lru_cache(maxsize=512)
+def _container_of(cls: Any) -> str:
+    if issubclass(cls, (str, bytes, bytearray, memoryview, np.ndarray, np.generic)):
+        return ""
+    if issubclass(cls, Mapping):
+        return "dict"
+    if issubclass(cls, tuple):
+        return "namedtuple" if hasattr(cls, "_fields") else "tuple"
+    if issubclass(cls, Sequence):
+        return "list"
+    return "dataclass" if dataclasses.is_dataclass(cls) else ""
+
+
+def _open(value: Any, kind: str) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The keys or positions of a container, and its values."""
+    if kind == "dict":
+        keys = list(value)
+        return keys, [value[k] for k in keys]
+    if kind == "namedtuple":
+        return getattr(value, "_fields"), tuple(value)  # noqa: B009
+    if kind == "dataclass":
+        keys = [f.name for f in dataclasses.fields(value)]
+        return keys, [getattr(value, k) for k in keys]
+    return range(len(value)), value
+
+
+def _numbers(value: list[Any], kind: str, path: str) -> Leaf:
+    try:
+        values = np.array(value, _NUMBER_TYPES[kind])
+    except OverflowError as e:
+        raise InvalidError(
+            f"the sample{_at(path)} has a number that does not fit into 64 bits", subject=path, hint="return floats"
+        ) from e
+    return Leaf(_record.ARRAY, _record.code(values.dtype), values)
+
+
+_LEAVES = ("tensor", "bfloat16", "ndarray", "numpy", "int", "float", "bool", "str", "bytes", *_NUMBERS)
+
+
+def _leaf(value: Any, path: str) -> tuple[str, Leaf]:
+    try:
+        if isinstance(value, str):
+            return "str", _record.text(value)
+        if isinstance(value, bytes):
+            return "bytes", _record.blob(value)
+        if isinstance(value, np.ndarray | np.generic):
+            if not _record.code(value.dtype):
+                raise _refused(value, path, f"{type(value).__name__} of dtype {value.dtype}", _dtype_hint(value.dtype))
+            if isinstance(value, np.generic):
+                return "numpy", _record.scalar(value)
+            return "ndarray", Leaf(_record.ARRAY, _record.code(value.dtype), np.asarray(value))
+        for kind, number in (("bool", bool), ("int", int), ("float", float)):
+            if isinstance(value, number):
+                return kind, _record.scalar(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return _tensor(value, torch, path)
+    except InvalidError as e:
+        if not e.subject and path:
+            raise InvalidError(f"the sample{_at(path)}: {e.message}", subject=path, hint=e.hint) from e
+        raise
+    raise _refused(value, path, _full_name(type(value)), _hint(value))
+
+
+def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
+    if value.device.type != "cpu":
+        raise _refused(value, path, f"a tensor on {value.device}", "return .cpu(): larder hands batches over in memory")
+    if value.layout != torch.strided or value.is_quantized:
+        raise _refused(value, path, "a sparse or quantized tensor", "return .to_dense() or .dequantize()")
+    plain = value.detach()
+    if plain.dtype == torch.bfloat16:
+        words = plain.contiguous().view(torch.int16).numpy().view(np.uint16)
+        return "bfloat16", Leaf(_record.ARRAY, _record.BFLOAT16, words)
+    if plain.is_complex():
+        raise _refused(value, path, f"a tensor of dtype {value.dtype}", "return torch.view_as_real(it)")
+    if plain.is_neg():
+        plain = plain.resolve_neg()
+    array = plain.numpy()
+    return "tensor", Leaf(_record.ARRAY, _record.code(array.dtype), array)
+
+
+def _full_name(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _refused(value: Any, path: str, what: str, hint: str) -> InvalidError:
+    return InvalidError(f"the sample{_at(path)} is {what}, which is no data", subject=path, hint=hint)
+
+
+_DATA = (
+    "a sample is made of arrays, tensors, numbers, text and bytes; collate_fn gets samples made of these, so convert "
+    "in the dataset or in a transform"
+)
+
+
+def _dtype_hint(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "c":
+        return "return the real and imaginary parts, e.g. it.view(np.float32)"
+    if dtype.kind in "SU":
+        return "return text (str), bytes, or a list of them"
+    if dtype.kind in "Mm":
+        return "return it.astype(np.int64)"
+    return "dtypes: " + ", ".join(d for d in _record.DTYPES[1:] if d != "bfloat16")
+
+
+def _hint(value: Any) -> str:
+    module = type(value).__module__.partition(".")[0]
+    if value is None:
+        return f"leave the field out, or return a value of its type, e.g. -1 or an empty array; {_DATA}"
+    if module == "PIL":
+        return f"return np.asarray(image), or end the transforms with PILToTensor(); {_DATA}"
+    if isinstance(value, complex):
+        return f"return its real and imaginary parts; {_DATA}"
+    if isinstance(value, bytearray | memoryview):
+        return "return bytes(it)"
+    return _DATA
+
+
+def unflatten(values: Sequence[Any], structure: Structure | str) -> Any:
+    """The sample again: values as ``_record.read`` or a row of a batch gives them, in types that the sample had."""
+    rest = iter(values)
+    return _build(_known(structure), lambda kind: _original(kind, next(rest)))
+
+
+def _original(kind: str, value: Any) -> Any:
+    if kind in ("str", "bytes", "ndarray"):
+        return value
+    if kind in ("int", "float", "bool"):
+        return value.item() if hasattr(value, "item") else value
+    if kind == "numpy":
+        return np.asarray(value)[()]
+    if kind in _NUMBERS:
+        return value.tolist()
+    return _as_tensor(value, kind)
+
+
+def _build(s: Structure, leaf: Callable[[str], Any]) -> Any:
+    if s.kind not in _CONTAINERS:
+        return leaf(s.kind)
+    values = [_build(p, leaf) for p in s.parts]
+    if s.kind == "dict":
+        return _of(s.cls, dict(zip(s.keys, values, strict=True)), dict)
+    if s.kind == "namedtuple" and s.cls is not None:
+        return s.cls(*values)
+    if s.kind == "dataclass" and s.cls is not None:
+        made: Any = object.__new__(s.cls)
+        for key, value in zip(s.keys, values, strict=True):
+            object.__setattr__(made, key, value)
+        return made
+    return _of(s.cls, values, tuple if s.kind == "tuple" else list)
+
+
+def _of(cls: type | None, plain: Any, fallback: type) -> Any:
+    """``plain`` as a container of its own class, where that can be made of one, as default_collate does."""
+    if cls is None:
+        return fallback(plain)
+    try:
+        return cls(plain)
+    except TypeError:
+        return fallback(plain)
+
+
+def _as_tensor(value: Any, kind: str) -> Any:
+    torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
+    if not isinstance(value, np.ndarray):
+        return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+    if kind == "bfloat16":
+        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(value)
+
+
+def batch(
+    columns: Sequence[Any],
+    structure: Structure | str,
+    torch: bool = True,
+    ragged: Mapping[str, _ragged.Rule] | None = None,
+) -> Any:
+    """The batch of what ``default_collate`` would get: one column for each leaf.
+
+    A column is an array of all rows, a list of arrays of each row where shapes differ, or a list of str or bytes. An
+    array becomes a tensor with ``torch``. A list of arrays is what the rule of its field in ``ragged`` makes of it;
+    without a rule it is stacked. A list of numbers of a sample with a rule is an array.
+
+    Raises:
+        InvalidError: rows without a rule differ in shape, or the structure has what default_collate refuses.
+    """
+    return _collate(_known(structure), iter(columns), list, _Batch(torch, ragged or {}), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """What all fields of a batch have in common."""
+
+    torch: bool
+    rules: Mapping[str, _ragged.Rule]
+
+
+def _collate(s: Structure, rest: Any, texts: type, how: _Batch, path: str) -> Any:
+    if s.kind in ("str", "bytes"):
+        return texts(next(rest))
+    rule = how.rules.get(path or "value")
+    if rule is not None and s.kind not in _CONTAINERS:
+        return _finish(_ragged.join(next(rest), rule, path or "value", s.kind == "bfloat16"), s.kind, how)
+    if s.kind in _NUMBERS:
+        rows = _stacked(next(rest), path)
+        return [_finish(np.ascontiguousarray(rows[:, i]), s.kind, how) for i in range(rows.shape[1])]
+    if s.kind not in _CONTAINERS:
+        return _finish(_stacked(next(rest), path), s.kind, how)
+    if s.kind == "dataclass":
+        raise InvalidError(
+            f"the sample{_at(path)} is a dataclass, which default_collate refuses",
+            subject=path,
+            hint="give a collate_fn, or return a dict or a named tuple",
+        )
+    inner = list if s.kind == "dict" else tuple
+    values = [
+        _collate(p, rest, inner, how, _join(path, k, s.kind in _POSITIONS))
+        for p, k in zip(s.parts, s.steps, strict=True)
+    ]
+    if s.kind == "dict":
+        return _of(s.cls, dict(zip(s.keys, values, strict=True)), dict)
+    if s.kind == "namedtuple" and s.cls is not None:
+        return s.cls(*values)
+    return values if s.kind != "list" else _of(s.cls, values, list)
+
+
+def _stacked(column: Any, path: str) -> Any:
+    if not isinstance(column, list):
+        return column
+    shapes = {a.shape for a in column}
+    if len(shapes) > 1:
+        raise InvalidError(
+            f"field {path or 'value'}: samples of a batch have the shapes {sorted(shapes)!r:.200}",
+            subject=path,
+            hint='ragged="list", "pad" or "nested" says what to do, or give a collate_fn',
+        )
+    return np.stack(column) if column else np.empty((0,))
+
+
+def _finish(value: Any, kind: str, how: _Batch) -> Any:
+    if not how.torch:
+        return value
+    return [_as_tensor(v, kind) for v in value] if isinstance(value, list) else _as_tensor(value, kind)
+
+
+def samples(columns: Sequence[Any], structure: Structure | str, rows: int) -> list[Any]:
+    """The samples of a batch one by one, as the dataset gave them: what a ``collate_fn`` gets."""
+    s = _known(structure)
+    return [unflatten([c[i, ...] if isinstance(c, np.ndarray) else c[i] for c in columns], s) for i in range(rows)]
