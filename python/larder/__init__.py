@@ -11,17 +11,20 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
 2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_ring``, ``_lease``, ``_board``: memory, and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
-4. ``ops``, ``_device``, ``_checks``, ``_ranks``, ``_arguments``: what a script asks for.
-5. ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
-6. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
-7. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
-8. ``_facts``, ``_resume``, ``_loader``: the Loader.
+4. ``_digest``, ``_seeds``, ``_transform``, ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets and
+   steps in Python, the processes that run them, and batches of what they make.
+5. ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_plan``, ``_arguments``: what a script asks for.
+6. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
+7. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
+8. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
+9. ``_make``, ``_facts``, ``_resume``, ``_loader``: the Loader.
 """
 
 from . import errors, ops
 from ._device import normalize
 from ._loader import Loader
 from ._stats import ClientStats, Counters, DatasetStats, EpochAccount, JobStats, Quarantined, Stats, TierStats
+from ._transform import Transform, transform
 from ._version import __version__
 from .errors import (
     DatasetWarning,
@@ -31,8 +34,11 @@ from .errors import (
     InvalidError,
     JobEndedError,
     KeptBatchesWarning,
+    NativeWarning,
     NotFoundError,
+    NotSharedWarning,
     PausedWarning,
+    RandomItemWarning,
     RankHeldError,
     SampleError,
     StaleError,
@@ -43,6 +49,7 @@ from .errors import (
     StoppedError,
     UnavailableError,
     UnknownVariableWarning,
+    WorkerWarning,
 )
 
 __all__ = [
@@ -59,9 +66,12 @@ __all__ = [
     "JobStats",
     "KeptBatchesWarning",
     "Loader",
+    "NativeWarning",
     "NotFoundError",
+    "NotSharedWarning",
     "PausedWarning",
     "Quarantined",
+    "RandomItemWarning",
     "RankHeldError",
     "SampleError",
     "StaleError",
@@ -72,10 +82,13 @@ __all__ = [
     "Stats",
     "StoppedError",
     "TierStats",
+    "Transform",
     "UnavailableError",
     "UnknownVariableWarning",
+    "WorkerWarning",
     "__version__",
     "errors",
     "normalize",
     "ops",
+    "transform",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from . import _checks, _daemon, _ranks, _torch, ops
+from . import _checks, _crew, _daemon, _dataset, _plan, _ranks, _torch, _transform, ops
 from ._messages import JobSpec
+from ._plan import Plan
 from .errors import InvalidError
 
 Output = Literal["numpy", "torch"]
@@ -19,6 +20,8 @@ Even = Literal["drop", "none"]
 Share = Literal["none", "augmented"]
 OnError = Literal["raise", "skip", "substitute"]
 OnDaemonLoss = Literal["wait", "raise"]
+Cache = Literal["items", "none"]
+Ragged = Literal["list", "pad", "nested"]
 _OUTPUTS: tuple[Output, ...] = ("numpy", "torch")
 _U32_MAX = 2**32 - 1
 
@@ -48,6 +51,20 @@ class Keywords(TypedDict, total=False):
     timeout: float
     on_daemon_loss: OnDaemonLoss
     replace: bool
+    name: str | None
+    version: int | str | None
+    cache: Cache | None
+    num_workers: int
+    collate_fn: Callable[[list[Any]], Any] | None
+    ragged: Ragged | None
+    pad_value: float
+    pad_multiple: int
+    sample_timeout: float | None
+    worker_memory: int | None
+    worker_init_fn: Callable[[int], Any] | None
+    multiprocessing_context: Any
+    persistent_workers: bool
+    native: bool
 
 
 @dataclass(frozen=True)
@@ -65,11 +82,20 @@ class Settings:
     batch_size: int | None  # that a job which is registered already must have
 
 
+class Checked(NamedTuple):
+    """What arguments mean."""
+
+    settings: Settings
+    spec: JobSpec | None  # of the job; None: it is registered already
+    timeout: float  # seconds
+    plan: Plan | None = None  # of a dataset in Python
+
+
 @dataclass(frozen=True)
 class Arguments:
     """The arguments as the script gave them, with their defaults."""
 
-    uri: Any
+    dataset: Any
     batch_size: Any = None
     shuffle: Any = False
     seed: Any = 0
@@ -93,22 +119,48 @@ class Arguments:
     timeout: Any = 60.0
     on_daemon_loss: Any = "wait"
     replace: Any = False
+    name: Any = None
+    version: Any = None
+    cache: Any = None
+    num_workers: Any = 0
+    collate_fn: Any = None
+    ragged: Any = None
+    pad_value: Any = 0
+    pad_multiple: Any = 1
+    sample_timeout: Any = None
+    worker_memory: Any = None
+    worker_init_fn: Any = None
+    multiprocessing_context: Any = None
+    persistent_workers: Any = True
+    native: Any = True
+    plain: Any = False  # batches nest as torch's default_collate nests them
 
-    def checked(self) -> tuple[Settings, JobSpec | None, float]:
-        """The settings, the description of the job (None: it is registered already), and the timeout in seconds.
+    def checked(self) -> Checked:
+        """What the arguments mean.
 
         Raises:
             InvalidError: an argument cannot work.
-            TypeError: ``batch_size`` is missing.
+            TypeError: ``batch_size`` is missing, or the dataset is no map-style one.
         """
-        if not isinstance(self.uri, str):
+        if isinstance(self.dataset, (os.PathLike, bytes)):
             raise InvalidError(
-                f"uri must be a string, not {self.uri!r} ({type(self.uri).__name__})",
-                subject="uri",
+                f"a uri must be a string, not {self.dataset!r} ({type(self.dataset).__name__})",
+                subject="dataset",
                 hint='write "imagefolder:/path/to/folder"',
             )
+        python = not isinstance(self.dataset, str)
+        wrong = [n for n in _PYTHON if self._given(n)]
+        if wrong and not python:
+            raise InvalidError(
+                f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for datasets in Python, not for "
+                f"{self.dataset!r}",
+                subject=wrong[0],
+                hint="the daemon prepares such a dataset itself, with the transforms of larder.ops",
+            )
         output: Output = _checks.choice("output", self.output, _OUTPUTS)
-        fields = _checks.check_fields(self.fields, bool(self.return_index))
+        if python and self.fields is not None:
+            raise InvalidError("fields= is for image folders", subject="fields", hint="a dataset in Python gives its own")
+        fields = () if python else _checks.check_fields(self.fields, bool(self.return_index))
         endpoint = None if self.endpoint is None else os.fspath(self.endpoint)
         timeout = _checks.seconds(self.timeout)
         known_stop = _daemon.known_stop(endpoint)
@@ -117,8 +169,57 @@ class Arguments:
         if output == "torch":
             _torch.module()
         place = self._place()
-        name, size, spec = self._registered() if self.uri.startswith("job:") else self._described(place)
-        return Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size), spec, timeout
+        plan: Plan | None = None
+        name: str
+        size: int | None
+        spec: JobSpec | None
+        if python:
+            plan = self._plan(place, output)
+            name, size, spec = self._described(place, plan)
+        elif self.dataset.startswith("job:"):
+            name, size, spec = self._registered()
+        else:
+            name, size, spec = self._described(place, None)
+        settings = Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size)
+        return Checked(settings, spec, timeout, plan)
+
+    def _plan(self, place: _ranks.Place, output: Output) -> Plan:
+        """What a dataset in Python asks for, before any of its items was made."""
+        part = _dataset.understand(self.dataset)
+        if self.name is None and place.world_size > 1:
+            raise InvalidError(
+                f"a dataset in Python that {place.world_size} ranks share needs a name", subject="name",
+                hint="name='...' is how the daemon knows that they have the same samples",
+            )  # fmt: skip
+        if self.cache is not None:
+            _checks.choice("cache", self.cache, ("items", "none"))
+        if self.subset is not None:
+            raise InvalidError("subset= is for image folders", subject="subset", hint="torch.utils.data.Subset works")
+        for n in ("collate_fn", "worker_init_fn"):
+            if getattr(self, n) is not None and not callable(getattr(self, n)):
+                raise InvalidError(f"{n} must be a function, not {getattr(self, n)!r}", subject=n)
+        workers = _checks.integer("num_workers", self.num_workers, 0, 1024)
+        inline = 86400.0 if workers == 0 else 60.0
+        limit = inline if self.sample_timeout is None else _checks.seconds(self.sample_timeout, "sample_timeout")
+        memory = 0 if self.worker_memory is None else _checks.integer("worker_memory", self.worker_memory, 1, 2**62)
+        return Plan(
+            part=part,
+            identity=_dataset.identity(part.base, self.name, self.version),
+            steps=_transform.steps(self.transform),
+            cache=self.cache or "",
+            workers=workers,
+            context=_crew.context(self.multiprocessing_context),
+            persistent=_checks.flag("persistent_workers", self.persistent_workers),
+            init=self.worker_init_fn,
+            timeout=limit,
+            memory=memory,
+            seed=_checks.integer("seed", self.seed, 0, 2**64 - 1),
+            ragged=_plan.ragged(self.ragged, self.pad_value, self.pad_multiple, output == "torch"),
+            collate=self.collate_fn,
+            torch=output == "torch",
+            plain=self.plain,
+            index=_checks.flag("return_index", self.return_index),
+        )
 
     def _place(self) -> _ranks.Place:
         rank = None if self.rank is None else _checks.integer("rank", self.rank, 0, _U32_MAX)
@@ -130,25 +231,25 @@ class Arguments:
         wrong = [n for n in _DESCRIBING if self._given(n)]
         if wrong:
             raise InvalidError(
-                f"{self.uri}: the job was registered with all that describes it, "
+                f"{self.dataset}: the job was registered with all that describes it, "
                 f"so {', '.join(wrong)} cannot be given here",
-                subject=self.uri,
+                subject=self.dataset,
                 hint="leave them out, or change the file given to `larder jobs register`",
             )
         size = None if self.batch_size is None else _checks.integer("batch_size", self.batch_size, 1, 65536)
-        return self.uri[4:], size, None
+        return self.dataset[4:], size, None
 
     def _given(self, name: str) -> bool:
         value, default = getattr(self, name), _DEFAULTS[name]
         return value is not default if default is None or isinstance(default, bool) else bool(value != default)
 
-    def _described(self, place: _ranks.Place) -> tuple[str, None, JobSpec]:
-        """The name of a job and its description."""
+    def _described(self, place: _ranks.Place, plan: Plan | None) -> tuple[str, None, JobSpec]:
+        """The name of a job and its description; of a dataset in Python without what its items will show."""
         if self.batch_size is None:
             raise TypeError("Loader() missing 1 required keyword-only argument: 'batch_size'")
-        uri = _checks.absolute(self.uri)
+        uri = _checks.absolute(self.dataset) if plan is None else plan.uri
         name = self.job if self.job is not None else _ranks.default_name(uri, place.world_size, place.within)
-        return name, None, job_spec(_checks.job_name(name), uri, place, self)
+        return name, None, job_spec(_checks.job_name(name), uri, place, self, plan)
 
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Arguments)}
@@ -158,9 +259,14 @@ _DESCRIBING = (
     *("shuffle", "seed", "subset", "transform", "job", "order", "drop_last", "even"),
     *("share", "on_error", "prefetch", "epochs", "skip_empty"),
 )
+# Those that only a dataset in Python has.
+_PYTHON = (
+    *("name", "version", "cache", "num_workers", "collate_fn", "ragged", "pad_value", "pad_multiple"),
+    *("sample_timeout", "worker_memory", "worker_init_fn", "multiprocessing_context", "persistent_workers"),
+)
 
 
-def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments) -> JobSpec:
+def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments, plan: Plan | None = None) -> JobSpec:
     """The JobSpec message for registering a job."""
     subset = _checks.subset_text(a.subset)
     shuffle = _checks.flag("shuffle", a.shuffle)
@@ -173,7 +279,7 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments) -> JobS
         "shuffle": shuffle,
         "order": order,
         "seed": str(_checks.integer("seed", a.seed, 0, 2**64 - 1)),
-        "transform": ops.recipe(a.transform),
+        "transform": ops.recipe(a.transform) if plan is None else [s.message() for s in plan.steps],
         "dropLast": _checks.flag("drop_last", a.drop_last),
         "even": "" if a.even is None else _checks.choice("even", a.even, ("drop", "none")),
         "worldSize": place.world_size,
@@ -185,6 +291,12 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments) -> JobS
     }
     if _checks.flag("skip_empty", a.skip_empty):
         spec["skipEmpty"] = True  # a daemon that does not know the field would refuse it
+    if plan is not None:
+        indices = plan.indices()
+        spec["cache"], spec["sampleTimeout"] = plan.cache, f"{plan.timeout:g}s"
+        if indices:
+            spec["indices"] = indices
+        return spec
     size = len(json.dumps(spec))
     if size > 1 << 20:
         raise InvalidError(

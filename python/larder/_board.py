@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from . import _torch, _wire
+from . import _wire
 from ._lease import Lease, Queue, watch
 from ._messages import AttachResponse
 from ._ring import Field, Ring
@@ -54,8 +55,8 @@ class Board:
     """
 
     __slots__ = (
-        "at", "base", "closed", "fence", "frame", "frames", "head", "held", "mask", "most", "page", "reader", "ready",
-        "ring", "rows", "torch", "unpack", "views",
+        "at", "base", "closed", "fence", "finish", "frame", "frames", "head", "held", "mask", "most", "page", "reader", "ready",
+        "ring", "rows", "unpack", "views",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -69,21 +70,21 @@ class Board:
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
-        self.ready: dict[int, tuple[tuple[Any, ...], Lease]] = {}  # by slot: built ahead
+        self.ready: dict[int, tuple[Any, Lease]] = {}  # by slot: built ahead
         self.views: list[tuple[Any, ...]] = []  # of a whole batch: shape, dtype, offset, strides
-        self.torch = False
+        self.finish: Callable[[list[Any], int], Any] | None = None
         self.reader: Reader | None = None  # the epoch that takes batches from here without reading the socket
         self.closed = False
         self.fence = threading.Lock()
         _U32.pack_into(self.page, at + _OPEN, 1)
 
-    def describe(self, fields: list[Field], torch: bool) -> None:
-        """Sets what a batch is made of, and whether it is made of tensors."""
+    def describe(self, fields: list[Field], finish: Callable[[list[Any], int], Any]) -> None:
+        """Sets what a batch is made of, and what makes it of the arrays of its fields and the number of rows."""
         root = np.frombuffer(self.page, dtype=np.uint8, count=self.ring.slot_bytes)
         for f in fields:
             self.ring.array(root, f, self.rows)  # raises when a slot cannot have that
         self.views = [((self.rows, *f.shape), f.dtype, f.offset, f.strides) for f in fields]
-        self.torch = torch
+        self.finish = finish
 
     def post(self) -> tuple[int, ...] | None:
         """The post behind ``head``, if there is one."""
@@ -145,17 +146,16 @@ class Board:
 
     def prepare(self, queue: Queue, slot: int) -> None:
         """Builds the next batch of a slot that was released; its lease goes to ``queue`` when its arrays die."""
-        if self.closed or slot in self.ready:
+        if self.closed or slot in self.ready or self.finish is None:
             return
         size = self.ring.slot_bytes
         root = np.frombuffer(self.page, np.uint8, size, slot * size)
         values: list[Any] = [
             np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views
         ]
-        if self.torch:
-            values = [_torch.tensors(v) for v in values]
+        batch = self.finish(values, self.rows)
         lease = watch(queue, root, None, slot, 0)
-        self.ready[slot] = (tuple(values), lease)
+        self.ready[slot] = (batch, lease)
 
     def close(self) -> None:
         """Drops the batches that were built ahead."""

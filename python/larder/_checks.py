@@ -54,14 +54,14 @@ def choice(name: str, value: Any, choices: tuple[Word, ...]) -> Word:
     raise InvalidError(f"{name} is {value!r}; it must be one of {words}", subject=name, hint=hint)
 
 
-def seconds(value: Any) -> float:
+def seconds(value: Any, name: str = "timeout") -> float:
     """A timeout above 0."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = float("nan")
     if not number > 0:
-        raise InvalidError(f"timeout is {value!r}; it must be a number of seconds above 0", subject="timeout")
+        raise InvalidError(f"{name} is {value!r}; it must be a number of seconds above 0", subject=name)
     return min(number, 1e8)  # poll() takes no infinity
 
 

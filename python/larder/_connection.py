@@ -6,9 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from . import _daemon, _finalizer, _registration, _rivals, _seat, _wire
+from . import _daemon, _finalizer, _registration, _rivals, _seat, _torch, _wire
 from ._messages import AttachResponse, Method, Request, Response
 from ._seat import Held
 from ._session import Session
@@ -103,8 +103,8 @@ def attach(shared: Shared, s: Session, register: bool = True) -> None:
     missing = [f for f in fields if f not in ring.fields]
     if missing:
         raise s.fail(_wire.protocol_error(f"a ring without the field {missing[0]!r}"))
-    if s.board is not None:
-        s.board.describe([ring.fields[f] for f in fields], shared.settings.output == "torch")
+    if s.board is not None and (shared.form is None or shared.form.ahead):
+        s.board.describe([ring.fields[f] for f in fields], _finish(shared))
     shared.job = (answer.get("job") or shared.job).copy()
     shared.held = Held(os.getpid(), int(answer.get("incarnation") or 0), _seat.identity(shared.job))
     shared.resources.seat = shared.seat(s.path, s.pid, shared.held)
@@ -112,6 +112,15 @@ def attach(shared: Shared, s: Session, register: bool = True) -> None:
     shared.note_remainder()
     remainder = bool(answer.get("rest")) and shared.loaded is None  # for another client, who loads its state
     shared.next_epoch = max(shared.next_epoch, int(answer.get("nextEpoch") or 0) + remainder)
+
+
+def _finish(shared: Shared) -> Callable[[list[Any], int], Any]:
+    """What makes a batch of the arrays of its fields and the number of its rows."""
+    if shared.form is not None:
+        return shared.form.make
+    if shared.settings.output == "torch":
+        return lambda values, _: tuple(_torch.tensors(v) for v in values)
+    return lambda values, _: tuple(values)
 
 
 def _attach(shared: Shared, s: Session, register: bool) -> AttachResponse:

@@ -18,7 +18,7 @@ from ._waits import Waiting
 from ._wire import BatchHeader, Frame
 from .errors import Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError
 
-Batch = tuple[Any, ...]
+Batch = Any  # a tuple of the fields; of a dataset in Python, what its items are made of
 
 
 class Epoch:
@@ -127,6 +127,7 @@ def _start(shared: Shared, s: Session) -> Run:
         if whole:
             run.after = {"numSamples": whole, "batchesPerEpoch": sizes.get("wholeBatches") or 0}
         run.observer = shared.observe(shared, run, sizes)
+        shared.begin_items(s.path)
     except BaseException:
         run.done = True
         raise
@@ -256,7 +257,8 @@ def _report(shared: Shared, run: Run, b: BatchHeader) -> None:
         shared.quarantined.setdefault(q.id, q)
     run.raised = b.step
     if bad and str(shared.described.get("onError") or "raise") == "raise":
-        raise SampleError(bad)
+        makers = shared.resources.makers
+        raise SampleError(bad) from (None if makers is None else makers.cause(bad[0].id))
 
 
 def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float) -> Batch:
@@ -274,9 +276,12 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     lease = _lease.watch(s.queue, root, f, b.slot, int(waited * 1e6))
     if keeps:
         values = [_ring.copy(v) for v in values]
-    if shared.settings.output == "torch":
-        values = [_torch.tensors(v) for v in values]
-    batch = tuple(values)
+    if shared.form is not None:
+        batch: Batch = shared.form.make(values, b.rows)
+    else:
+        if shared.settings.output == "torch":
+            values = [_torch.tensors(v) for v in values]
+        batch = tuple(values)
     s.held[b.slot] = f
     f.taken = lease  # handed out, and counted before anything is called that an interrupt could end
     shared.batches += 1
@@ -284,7 +289,8 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     shared.wait_seconds += waited
     if s.board is not None:
         s.board.settle()
-        s.board.serve(run)
+        if shared.form is None or shared.form.ahead:
+            s.board.serve(run)
     if keeps:
         shared.copies += 1
         if not shared.warned_of_kept_batches:

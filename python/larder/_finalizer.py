@@ -13,6 +13,7 @@ import weakref
 
 from . import _detach, _messages
 from ._messages import JobRequest, KillJobRequest
+from ._makers import Makers
 from ._seat import Seat
 from ._session import Session
 from .errors import Error
@@ -21,22 +22,26 @@ from .errors import Error
 class Resources:
     """The resources to release. They do not reference their Loader, so that a forgotten one dies at once."""
 
-    __slots__ = ("seat", "session", "unused")
+    __slots__ = ("makers", "seat", "session", "unused")
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self.seat: Seat | None = None  # the last one taken
+        self.makers: Makers | None = None  # of a dataset in Python
         self.unused = ""  # name of a job that this Loader made and has not attached to
 
 
 def shutdown(resources: Resources) -> None:
     """Leaves the job, or ends one that was never used; never raises."""
+    makers, resources.makers = resources.makers, None
     s, resources.session = resources.session, None
     seat, resources.seat = resources.seat, None
     if s is not None:
         _end(resources, s)
     if seat is not None and (s is None or not s.detached):
         _detach.detach(seat)
+    if makers is not None:
+        makers.stop()
 
 
 def _end(resources: Resources, s: Session) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import numpy.typing as npt
 
-from . import _arguments, _audit, _checks, _connection, _epoch, _finalizer, _registration
+from . import _arguments, _checks, _epoch, _make
 from ._arguments import Arguments, Keywords, Output
 from ._facts import Facts
 from ._resume import Resumable
 from ._shared import Shared
-from .errors import InvalidError
 
 if TYPE_CHECKING:  # neither is there at run time: PyTorch may not be installed
     import torch
@@ -111,20 +110,23 @@ class Loader(Facts, Resumable, Generic[BatchT]):
 
     @overload
     def __init__(
-        self: Loader[NumpyBatch], uri: str, *, output: Literal["numpy"] = "numpy", **keywords: Unpack[Keywords]
+        self: Loader[NumpyBatch], dataset: str, *, output: Literal["numpy"] = "numpy", **keywords: Unpack[Keywords]
     ) -> None: ...
 
     @overload
     def __init__(
-        self: Loader[TorchBatch], uri: str, *, output: Literal["torch"], **keywords: Unpack[Keywords]
+        self: Loader[TorchBatch], dataset: str, *, output: Literal["torch"], **keywords: Unpack[Keywords]
     ) -> None: ...
 
     @overload
-    def __init__(self: Loader[tuple[Any, ...]], uri: str, *, output: Output, **keywords: Unpack[Keywords]) -> None: ...
+    def __init__(self: Loader[tuple[Any, ...]], dataset: str, *, output: Output, **keywords: Unpack[Keywords]) -> None: ...
+
+    @overload
+    def __init__(self: Loader[Any], dataset: Any, *, output: Output = "numpy", **keywords: Unpack[Keywords]) -> None: ...
 
     def __init__(
         self,
-        uri: str,
+        dataset: Any,
         *,
         batch_size: int | None = None,
         shuffle: bool = False,
@@ -149,20 +151,27 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         timeout: float = 60.0,
         on_daemon_loss: _arguments.OnDaemonLoss = "wait",
         replace: bool = False,
+        name: str | None = None,
+        version: int | str | None = None,
+        cache: _arguments.Cache | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        ragged: _arguments.Ragged | None = None,
+        pad_value: float = 0,
+        pad_multiple: int = 1,
+        sample_timeout: float | None = None,
+        worker_memory: int | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        persistent_workers: bool = True,
+        native: bool = True,
         **unknown: Any,
     ) -> None:
         if unknown:
-            known = [p for p in inspect.signature(Loader.__init__).parameters if p not in ("self", "uri", "unknown")]
+            known = [p for p in inspect.signature(Loader.__init__).parameters if p not in ("self", "dataset", "unknown")]
             raise _checks.unknown_keyword(next(iter(unknown)), known)
         given = Arguments(**{name: value for name, value in locals().items() if name in _arguments.NAMES})
-        settings, spec, timeout = given.checked()
-        _finalizer.run_pending()  # a forgotten Loader may have the name of this one
-        self._shared = Shared(settings, spec, timeout, _audit.observe)
-        try:
-            _connection.connect(self._shared)
-        except InvalidError as e:
-            if not _registration.replaceable(self._shared, e):
-                raise
+        self._shared = _make.shared(given)
 
     def __iter__(self) -> Iterator[BatchT]:
         """Starts the next epoch. An unfinished one is abandoned; its iterator raises StaleError from then on.

@@ -33,6 +33,13 @@ class OpMessage(TypedDict, total=False):
     args: dict[str, Any]
 
 
+class SchemaMessage(TypedDict, total=False):
+    """The fields of records, and how they nest."""
+
+    fields: list[dict[str, Any]]
+    structure: str
+
+
 class JobSpec(TypedDict, total=False):
     """Everything that defines a job."""
 
@@ -53,6 +60,10 @@ class JobSpec(TypedDict, total=False):
     prefetch: int
     epochs: int
     skipEmpty: bool
+    cache: str
+    schema: SchemaMessage
+    indices: str
+    sampleTimeout: str
 
 
 class Wait(TypedDict, total=False):
@@ -78,6 +89,7 @@ class QuarantinedSample(TypedDict, total=False):
     key: str
     path: str
     reason: str
+    traceback: str
     damagedAt: Integer
 
 
@@ -113,6 +125,7 @@ class Job(TypedDict, total=False):
 
     id: int
     spec: JobSpec
+    recipe: str
     state: str
     subsetSize: Integer
     batchesPerEpoch: Integer
@@ -278,6 +291,24 @@ class RegisterJobRequest(TypedDict, total=False):
     resumeChanged: bool
 
 
+class AddRecordsRequest(TypedDict, total=False):
+    """Declares a dataset that workers make."""
+
+    name: str
+    version: str
+    length: Integer
+    fingerprint: dict[str, str]
+    schema: SchemaMessage
+    private: bool
+
+
+class AddRecordsResponse(TypedDict, total=False):
+    """The name by which jobs ask for it."""
+
+    dataset: DatasetMessage
+    uri: str
+
+
 class Resumed(TypedDict, total=False):
     """The starting point of a job that resumes from a token."""
 
@@ -407,6 +438,7 @@ class GetStatsResponse(TypedDict, total=False):
 
 MethodName = Literal[
     "RegisterJob",
+    "AddRecords",
     "DescribeJob",
     "KillJob",
     "SetSubset",
@@ -426,6 +458,7 @@ class Method(Generic[Request, Response]):
 
 
 REGISTER_JOB = Method[RegisterJobRequest, RegisterJobResponse]("RegisterJob")
+ADD_RECORDS = Method[AddRecordsRequest, AddRecordsResponse]("AddRecords")
 DESCRIBE_JOB = Method[JobRequest, JobResponse]("DescribeJob")
 KILL_JOB = Method[KillJobRequest, JobResponse]("KillJob")
 SET_SUBSET = Method[SetSubsetRequest, SetSubsetResponse]("SetSubset")

@@ -32,6 +32,8 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
         spec = shared.described
         if shared.loaded is None:
             return
+    if shared.plan is not None:
+        s.call(_messages.ADD_RECORDS, shared.plan.records(), deadline)
     body: RegisterJobRequest = {"spec": spec}
     loaded = shared.loaded
     if loaded is not None:

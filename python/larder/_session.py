@@ -261,10 +261,10 @@ class Session:
 
     # ---- receiving
 
-    def pump(self, deadline: float, posts: bool = False) -> bool:
+    def pump(self, deadline: float, posts: bool = False, also: int = -1) -> bool:
         """Waits for bytes, or (``posts``) for a batch on the board, and parses them; False when the deadline passed.
 
-        Raises when the connection is over.
+        Also returns when the descriptor ``also`` can be read. Raises when the connection is over.
         """
         self.flush()
         if self.error is not None or self._sock is None:
@@ -279,11 +279,13 @@ class Session:
         board = self.board if posts and wait_ms > 0 else None
         if board is not None and not board.sleeps(self._received.count):
             return True
-        came = self._poller.poll(wait_ms)
+        came = self._poll(wait_ms, also)
         if board is not None:
             board.woken()
         if not came:
             return time.monotonic() < deadline
+        if all(fd == also for fd, _ in came):
+            return True
         st = self._received
         try:
             # One C call: received data is either still in the kernel or in chunks, also when a signal handler raises.
@@ -297,6 +299,15 @@ class Session:
             return True
         self._parse()
         return True
+
+    def _poll(self, wait_ms: float, also: int) -> list[tuple[int, int]]:
+        if also < 0:
+            return self._poller.poll(wait_ms)
+        self._poller.register(also, select.POLLIN)
+        try:
+            return self._poller.poll(wait_ms)
+        finally:
+            self._poller.unregister(also)
 
     def look(self) -> None:
         """Reads what has arrived, without waiting: a GONE behind the batches that were read may forbid their use."""

@@ -16,8 +16,11 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from . import _finalizer
 from ._arguments import Settings
+from ._batches import Batches
 from ._finalizer import Resources
+from ._makers import Makers
 from ._messages import Job, JobSpec, Sizes, Token
+from ._plan import Plan
 from ._run import Observer, Run
 from ._seat import Held, Seat
 from ._stats import Quarantined
@@ -65,6 +68,8 @@ class Shared:
     spec: JobSpec | None  # of a job that this Loader registers; None: it is registered already
     timeout: float  # seconds that any wait may take
     observe: Callable[[Shared, Run, Sizes], Observer | None]  # makes the observer of an epoch that begins
+    plan: Plan | None = None  # of a dataset in Python
+    form: Batches | None = None  # how its batches are made
 
     # The connection.
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -147,6 +152,24 @@ class Shared:
         else:
             why, hint = f"was drained and ended with epoch {epoch}", "make a new Loader to continue"
         return JobEndedError(f"job {self.name!r} {why}", subject=self.name, hint=hint)
+
+    @property
+    def makers(self) -> Makers | None:
+        """Who makes the items of a dataset in Python, in this process."""
+        if self.plan is None:
+            return None
+        makers = self.resources.makers
+        if makers is None or makers.pid != os.getpid():
+            makers = self.resources.makers = Makers(self.plan)
+        return makers
+
+    def begin_items(self, path: str) -> None:
+        """Has the workers of this Loader serve its job, at the daemon of a socket."""
+        makers, plan = self.makers, self.plan
+        if makers is not None and plan is not None:
+            patience = self.timeout if self.settings.outlives_daemon else 0.0
+            recipe = str(self.job.get("recipe") or "")
+            makers.begin(plan.orders(path, recipe, f"{os.getpid()}.{self.client}", patience))
 
     # ---- epochs
 

@@ -6,12 +6,14 @@ import time
 
 from . import _messages
 from ._caller import warn
+from ._makers import Makers
 from ._messages import Job, JobRequest
 from ._run import Run
 from ._session import Session
 from ._shared import Shared
 from .errors import DeadlineError, Error, PausedWarning, StateFullWarning
 
+_GLANCE = 0.25  # seconds between two looks at the workers
 _LOOK = 5.0  # seconds next() waits before it asks what it waits for, and warns of a pause or a full disk
 
 _HELP = {
@@ -37,7 +39,11 @@ class Waiting:
         """Waits for something to come; raises when it takes too long, or when the connection is over."""
         if s.board is not None:
             s.board.waits(self.since)
-        if s.pump(min(self.deadline, self.look), posts=True):
+        makers = self.shared.resources.makers
+        if makers is not None:
+            if self._items(s, makers):
+                return
+        elif s.pump(min(self.deadline, self.look), posts=True):
             return
         job = _ask(self.shared, s)
         if job.get("paused"):
@@ -54,6 +60,16 @@ class Waiting:
         else:
             self._warn_of_full_disk(job)
         self.look = time.monotonic() + _LOOK
+
+    def _items(self, s: Session, makers: Makers) -> bool:
+        """Waits while workers of this Loader, or this process, make items; False when it is time to ask why it takes so
+        long.
+        """
+        makers.check(self.shared.batches)
+        end = min(self.deadline, self.look)
+        s.pump(min(end, time.monotonic() + _GLANCE), posts=True, also=makers.fd)
+        makers.step()
+        return time.monotonic() < end
 
     def seconds(self) -> float:
         """How long this call has waited, in seconds."""

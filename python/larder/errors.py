@@ -169,6 +169,22 @@ class DatasetWarning(UserWarning):
     """A dataset has files that look like samples and are none, or classes without any. Warned of once a process."""
 
 
+class NotSharedWarning(UserWarning):
+    """A dataset without a name, or a step without a fingerprint: it works, and other jobs cannot share its samples."""
+
+
+class NativeWarning(UserWarning):
+    """A torchvision ImageFolder is prepared by the daemon's own decoders and ops, with the same bits."""
+
+
+class RandomItemWarning(UserWarning):
+    """``cache="items"`` was declared for a dataset whose items are random: every epoch would see the same ones."""
+
+
+class WorkerWarning(UserWarning):
+    """A worker process ended; another one took its place. A Loader warns of it once."""
+
+
 class UnknownVariableWarning(UserWarning):
     """An environment variable begins with LARDER_ and means nothing; the message has the nearest known name."""
 

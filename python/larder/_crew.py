@@ -1,0 +1,237 @@
+"""The worker processes of one Loader: started, watched, replaced when they die, ended with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from . import _items, _worker
+from ._caller import warn
+from ._worker import Orders, Work
+from .errors import Error, InvalidError, UnavailableError, WorkerWarning
+
+_PATIENCE = 5.0  # seconds in which workers leave in order
+_RESTARTS = 8  # workers that may die one after the other without a batch, and for each worker 2 more
+
+
+class Member:
+    """One worker process."""
+
+    def __init__(self, context: Any, work: Work) -> None:
+        self.number = work.number
+        self.ready = False  # it has prepared itself
+        self.serving = False
+        self.error: Error | None = None  # why it cannot work
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_worker.main, args=(theirs, work), daemon=True, name=f"larder-worker-{work.number}"
+        )
+        try:
+            self.process.start()
+        except BaseException:
+            self.pipe.close()
+            raise
+        finally:
+            theirs.close()
+
+    def take(self) -> _items.Probe | None:
+        """Reads what the worker says, without waiting; returns a probe when it has one."""
+        probe = None
+        try:
+            while self.pipe.poll(0):
+                kind, value = self.pipe.recv()
+                if kind == "probe":
+                    probe = value
+                elif kind == "error":
+                    self.error = value
+                elif kind == "failed":
+                    self.error = Error(
+                        f"worker {self.number} (pid {self.process.pid}) failed: {value.words}\n{value.traceback}",
+                        reason="WORKER", subject="num_workers",
+                    )  # fmt: skip
+                self.ready = self.ready or kind == "ready"
+                self.serving = self.serving or kind == "serving"
+        except (EOFError, OSError):
+            pass
+        return probe
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return bool(self.process.is_alive())
+
+    def end(self) -> str:
+        """How the process ended, in words."""
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
+            killed = "; the kernel kills processes when memory is short" if -code == signal.SIGKILL else ""
+            return f"killed by {name}{killed}"
+        return f"exit code {code}"
+
+
+class Crew:
+    """All workers of one Loader. One thread at a time uses it."""
+
+    def __init__(self, work: Work, context: Any) -> None:
+        self.pid = os.getpid()
+        self.work = work
+        self.context = context
+        self.members: list[Member] = []
+        self.orders: Orders | None = None
+        self.deaths = 0  # since the last batch
+        self.batches = 0
+        self.warned = False
+
+    def probe(self, seconds: float) -> _items.Probe:
+        """Has one worker look at items.
+
+        Raises:
+            InvalidError: the dataset cannot be sent to a process, or no item can be made.
+            UnavailableError: the worker ended, or took too long.
+        """
+        member = self._start(0)
+        self.members.append(member)
+        end = time.monotonic() + seconds
+        while True:
+            probe = member.take()
+            if probe is not None:
+                return probe
+            if member.error is not None:
+                raise member.error
+            if not member.alive and not member.pipe.poll(0):
+                raise UnavailableError(
+                    f"worker {member.number} ended before it was ready: {member.end()}", subject="num_workers",
+                    hint="what it printed says why; a script that starts processes by spawn needs "
+                    "`if __name__ == '__main__':`",
+                )  # fmt: skip
+            if time.monotonic() > end:
+                raise UnavailableError(
+                    f"the first item was not ready within {seconds:g} s", subject="timeout", hint="raise timeout="
+                )
+            wait([member.pipe, member.process.sentinel], timeout=min(1.0, max(0.01, end - time.monotonic())))
+
+    def serve(self, orders: Orders) -> None:
+        """Has all workers, started where they are not, serve a job."""
+        self.work.layouts = orders.layouts
+        known, self.orders = self.orders, orders
+        while len(self.members) < self.work.count:
+            self.members.append(self._start(len(self.members)))
+            known = None
+        if known != orders:
+            for m in self.members:
+                self._tell(m)
+
+    def check(self, batches: int) -> None:
+        """Replaces workers that died; ``batches`` have come up to now.
+
+        Raises:
+            Error: they cannot work, or die again and again.
+        """
+        if self.pid != os.getpid() or self.orders is None:
+            return
+        if batches != self.batches:
+            self.batches, self.deaths = batches, 0
+        for n, m in enumerate(self.members):
+            m.take()
+            if m.alive:
+                continue
+            m.take()
+            if m.error is not None:
+                raise m.error
+            self.deaths += 1
+            if not m.ready or self.deaths > _RESTARTS + 2 * self.work.count:
+                raise UnavailableError(
+                    f"worker {m.number} (pid {m.process.pid}) ended: {m.end()}; "
+                    f"{self.deaths} of this loader's workers ended since its last batch",
+                    reason="WORKER", subject="num_workers",
+                    hint="num_workers=0 runs the dataset in this process, where a debugger sees it",
+                )  # fmt: skip
+            if not self.warned:
+                self.warned = True
+                warn(
+                    f"worker {m.number} (pid {m.process.pid}) ended: {m.end()}; another one takes its place, and its "
+                    "samples are tried again",
+                    WorkerWarning,
+                )
+            m.pipe.close()
+            m.process.join()
+            self.members[n] = self._start(m.number)
+            self._tell(self.members[n])
+
+    def stop(self) -> None:
+        """Ends all workers; in a forked child forgets them."""
+        members, self.members, self.orders = self.members, [], None
+        if self.pid != os.getpid():
+            return
+        for m in members:
+            try:
+                m.pipe.send(None)  # others may hold copies of this end: closing it would not be seen
+            except OSError:
+                pass
+            m.pipe.close()
+        end = time.monotonic() + _PATIENCE
+        for m in members:
+            m.process.join(max(0.0, end - time.monotonic()))
+            if m.alive:  # its task does not end
+                m.process.kill()
+                m.process.join()
+            m.process.close()
+
+    def _start(self, number: int) -> Member:
+        work = self.work
+        main = threading.current_thread() is threading.main_thread()
+        part = Work(**{**work.__dict__, "number": number, "main": main})
+        try:
+            return Member(self.context, part)
+        except (OSError, BlockingIOError):
+            raise
+        except Exception as e:
+            method = self.context.get_start_method()
+            raise InvalidError(
+                f"the dataset, a transform or worker_init_fn cannot be sent to a worker started by {method}: {e}",
+                subject="num_workers",
+                hint="define them at the top of a module and keep open files out of them, or use "
+                "multiprocessing_context='fork', or num_workers=0",
+            ) from e
+
+    def _tell(self, m: Member) -> None:
+        try:
+            m.pipe.send(self.orders)
+        except OSError:
+            pass  # it died: check() sees it
+
+
+def context(method: Any) -> Any:
+    """The context of multiprocessing by name, or one that the script made.
+
+    Raises:
+        InvalidError: there is no such start method.
+    """
+    if method is None or isinstance(method, str):
+        try:
+            return multiprocessing.get_context(method)
+        except ValueError:
+            raise InvalidError(
+                f"multiprocessing_context is {method!r}; it must be one of "
+                f"{', '.join(map(repr, multiprocessing.get_all_start_methods()))}",
+                subject="multiprocessing_context",
+            ) from None
+    if not isinstance(method, BaseContext):
+        raise InvalidError(
+            f"multiprocessing_context must be a context or the name of a start method, not {method!r}",
+            subject="multiprocessing_context",
+        )
+    return method
+
+
+def uses_torch() -> bool:
+    """Whether the script has imported torch."""
+    return "torch" in sys.modules

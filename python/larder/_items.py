@@ -1,0 +1,211 @@
+"""Makes items: a dataset's ``__getitem__`` and the steps behind it, each under its own random state, as records.
+
+Runs in worker processes, and in the training process where there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import _dataset, _nested, _record, _seeds
+from ._nested import Structure
+from ._record import FieldDict, Leaf
+from ._transform import Transform
+from .errors import InvalidError
+
+_TRACEBACK = 8000  # characters
+
+
+class Layout(NamedTuple):
+    """What an item looks like at one place of a recipe: its fields, with -1 where sizes differ, and its structure."""
+
+    fields: list[FieldDict]
+    structure: Structure
+
+
+class Failure(NamedTuple):
+    """An item that could not be made."""
+
+    sample: int
+    type: str
+    message: str
+    traceback: str
+
+    @property
+    def words(self) -> str:
+        """Type and message in one line."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+class Probe(NamedTuple):
+    """What some items of a dataset look like."""
+
+    layouts: tuple[Layout, ...]  # of the item, and of what each step makes of it
+    items: str  # digest of the items that tell contents apart; empty: they differ from call to call
+    random: bool  # an item is another one under another seed
+    bytes: int  # of the largest record
+    failures: tuple[Failure, ...]
+
+
+class Maker:
+    """A dataset and its steps, in the process that runs them."""
+
+    def __init__(self, base: Any, steps: Sequence[Transform], layouts: Sequence[Layout] = ()) -> None:
+        self.base = base
+        self.steps = steps
+        self.layouts = layouts
+
+    def step(self, item: Any, seed: int, instance: int, sample: int, number: int) -> Any:
+        """Step ``number`` of a recipe: 0 makes the item, ``item`` is ignored then."""
+        k = _seeds.key(seed, instance, sample, number)
+        _seeds.seed_globals(k)
+        if number == 0:
+            return _dataset.fetch(self.base, sample)
+        step = self.steps[number - 1]
+        return step.run(item, _seeds.generator(k) if step.random else None)
+
+    def make(self, task: Task, given: Any) -> list[Leaf]:
+        """Runs the steps of a task; ``given`` is the record that it starts from, in memory that may be changed.
+
+        Raises:
+            Exception: whatever the dataset raises; InvalidError for an item unlike the others.
+        """
+        item = None
+        if task.first > 0:
+            item = _nested.unflatten(_record.read(given), self.layouts[task.first - 1].structure)
+        for number in range(task.first, task.last):
+            item = self.step(item, task.seed, task.instance, task.sample, number)
+        layout = self.layouts[task.last - 1]
+        leaves = _nested.leaves(item, layout.structure)
+        require_fields(leaves, layout)
+        return leaves
+
+
+class Task(NamedTuple):
+    """One task of a worker: the steps from ``first`` up to ``last`` (excluded) of one sample."""
+
+    id: int
+    sample: int
+    seed: int
+    instance: int
+    recipe: int
+    first: int
+    last: int
+    input: int
+    input_bytes: int
+    timeout_ms: int
+
+
+def require_fields(leaves: Sequence[Leaf], layout: Layout) -> None:
+    """Raises InvalidError unless an item has the dtypes and sizes of the others; the message has both."""
+    for leaf, field in zip(leaves, layout.fields, strict=True):
+        dtype, shape = _record.DTYPES[leaf.dtype], list(leaf.values.shape)
+        if dtype != field["dtype"]:
+            raise InvalidError(
+                f"field {field['name']} has dtype {dtype}, and {field['dtype']} in other items", subject=field["name"],
+                hint="give all items the same fields and dtypes",
+            )  # fmt: skip
+        if field["kind"] != "array":
+            continue
+        fits = len(shape) == len(field["shape"])
+        if not fits or any(int(m) not in (-1, n) for n, m in zip(shape, field["shape"], strict=True)):
+            raise InvalidError(
+                f"field {field['name']} has shape {shape}, and {[int(n) for n in field['shape']]} in other items",
+                subject=field["name"],
+                hint='ragged="list", "pad" or "nested", or a collate_fn, takes items of unlike shapes',
+            )  # fmt: skip
+
+
+def probe(maker: Maker, known: Sequence[int], more: Sequence[int], twice: bool) -> Probe:
+    """Looks at some items.
+
+    Args:
+        maker: the dataset and its steps.
+        known: the items that tell one content from another; all are made.
+        more: items that show in what others differ; made for a second at most.
+        twice: make the first ones again, to see whether items differ from call to call.
+
+    Raises:
+        InvalidError: no item can be made, or they are unlike each other in more than sizes.
+    """
+    found: list[Layout] = []
+    failures: list[Failure] = []
+    digests: list[str] = []
+    largest, end = 0, time.monotonic() + 1.0
+    first, wrong = -1, None
+    for index in [*known, *(i for i in more if i not in known)]:
+        if index not in known and time.monotonic() > end:
+            break
+        try:
+            layouts, digest, size = _look(maker, index, 0)
+        except Exception as e:
+            wrong = wrong or e
+            failures.append(failure(index, e))
+            digests.append(type(e).__name__ * (index in known))
+            continue
+        largest = max(largest, size)
+        digests.append(digest * (index in known))
+        first = index if first < 0 else first
+        found = _merged(found, layouts, first, index) if found else layouts
+    if isinstance(wrong, InvalidError) and not found:
+        raise wrong
+    if not found:
+        raise InvalidError(
+            f"item {failures[0].sample} of {_dataset.describe(maker.base)} cannot be made: {failures[0].words}\n"
+            f"{failures[0].traceback}",
+            subject="dataset",
+            hint="the dataset raised it",
+        ) from wrong
+    same, other = True, False
+    if twice and first >= 0:
+        again, elsewhere = _look(maker, first, 0)[1], _look(maker, first, 1)[1]
+        same = again == _look(maker, first, 0)[1]
+        other = elsewhere != again or not same
+    items = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest() if same else ""
+    return Probe(tuple(found), items, other, largest, tuple(failures))
+
+
+def failure(index: int, e: BaseException) -> Failure:
+    """An exception of a dataset in words, with its traceback."""
+    lines = "".join(traceback.format_exception(type(e), e, e.__traceback__))
+    message = str(e).strip().partition("\n")[0]
+    return Failure(index, type(e).__name__, message[:2000], lines[-_TRACEBACK:])
+
+
+def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
+    """The layouts of one item after each step, the digest of the item itself, and the largest record of it."""
+    item, layouts, largest, digest = None, [], 0, ""
+    for number in range(len(maker.steps) + 1):
+        item = maker.step(item, seed, 0, index, number)
+        try:
+            leaves, structure = _nested.flatten(item)
+            fields = _record.describe(leaves, structure.names)
+        except InvalidError as e:
+            what = f"item {index}" if number == 0 else f"what {maker.steps[number - 1].name} makes of item {index}"
+            raise InvalidError(f"{what}: {e.message}", subject=e.subject, hint=e.hint) from e
+        size = _record.size(leaves)
+        if number == 0:
+            record = bytearray(size)
+            _record.write(leaves, record)
+            digest = hashlib.blake2b(record, digest_size=16).hexdigest()
+        largest = max(largest, size)
+        layouts.append(Layout(fields, structure))
+    return layouts, digest, largest
+
+
+def _merged(a: list[Layout], b: list[Layout], first: int, index: int) -> list[Layout]:
+    """Layouts that both items have; raises InvalidError that names both."""
+    try:
+        return [
+            Layout(_record.merge(x.fields, y.fields), _nested.merge(x.structure, y.structure))
+            for x, y in zip(a, b, strict=True)
+        ]
+    except InvalidError as e:
+        raise InvalidError(
+            f"items {first} and {index} are unlike: {e.message}", subject=e.subject,
+            hint="give all items the same fields and types",
+        ) from e  # fmt: skip

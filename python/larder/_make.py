@@ -1,0 +1,105 @@
+"""Makes what a Loader holds: arguments checked, items looked at, the job registered."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from . import _audit, _checks, _connection, _finalizer, _messages, _native, _registration
+from ._arguments import Arguments, Checked
+from ._caller import warn
+from ._messages import Empty, InspectDatasetRequest
+from ._native import Native, NotNative
+from ._shared import Shared
+from .errors import Error, InvalidError, NativeWarning
+
+_said: set[str] = set()
+
+
+def shared(given: Arguments) -> Shared:
+    """The state of a new Loader, whose job is registered.
+
+    Raises:
+        InvalidError: an argument, the dataset or its items cannot work.
+        UnavailableError: no daemon answers.
+    """
+    native = _native_of(given)
+    if native is not None:
+        made = _registered(_translated(given, native).checked())
+        why = _differs(made, native)
+        if not why:
+            _say(native)
+            return made
+        made.close()
+    return _registered(given.checked())
+
+
+def _registered(checked: Checked) -> Shared:
+    settings, spec, timeout, plan = checked
+    _finalizer.run_pending()  # a forgotten Loader may have the name of this one
+    new = Shared(settings, spec, timeout, _audit.observe, plan)
+    try:
+        if plan is not None and new.makers is not None and spec is not None:
+            new.makers.look(timeout)
+            spec["schema"] = plan.schema()
+            new.settings = dataclasses.replace(settings, fields=plan.fields)
+            new.form = plan.batches()
+        try:
+            _connection.connect(new)
+        except InvalidError as e:
+            if not _registration.replaceable(new, e):
+                raise
+    except BaseException:
+        new.close()
+        raise
+    return new
+
+
+# ---- ImageFolder of torchvision
+
+
+def _native_of(given: Arguments) -> Native | None:
+    """The folder of images that stands for a dataset, if nothing speaks against it."""
+    python = [n for n in _ONLY_PYTHON if getattr(given, n) is not None]
+    if isinstance(given.dataset, str) or not _checks.flag("native", given.native) or python or given.transform:
+        return None
+    try:
+        return _native.convert(given.dataset)
+    except NotNative:
+        return None
+
+
+_ONLY_PYTHON = ("name", "cache", "collate_fn", "ragged", "worker_init_fn", "subset", "fields")
+
+
+def _translated(given: Arguments, native: Native) -> Arguments:
+    """The arguments for the folder; those of workers, which there are none of, are left out."""
+    defaults = {f.name: f.default for f in dataclasses.fields(Arguments) if f.name in _OF_WORKERS}
+    return dataclasses.replace(given, dataset=native.uri, transform=native.transform, **defaults)
+
+
+_OF_WORKERS = ("num_workers", "sample_timeout", "worker_memory", "multiprocessing_context", "persistent_workers", "version")
+
+
+def _differs(made: Shared, native: Native) -> str:
+    """Why the daemon would not give what the dataset gives; empty when it does."""
+    try:
+        stats = _connection.call(made, _messages.GET_STATS, Empty()).get("stats") or {}
+        if not stats.get("parity"):
+            return "the daemon has the portable decoder"
+        body = InspectDatasetRequest(dataset=native.uri, samples=1)
+        about = _connection.call(made, _messages.INSPECT_DATASET, body).get("dataset") or {}
+    except Error as e:
+        return e.message
+    if int(about.get("samples") or 0) != native.samples or list(about.get("classes") or ()) != native.classes:
+        return "the folder has changed since the dataset was made"
+    return ""
+
+
+def _say(native: Native) -> None:
+    if native.uri not in _said:
+        _said.add(native.uri)
+        warn(
+            f"{native.uri}: the daemon prepares this ImageFolder itself, with the same bits and without workers; "
+            "native=False has workers run it",
+            NativeWarning,
+        )

@@ -1,0 +1,57 @@
+"""The random state of one step of one sample: a pure function of seed, instance, sample and step.
+
+A worker sets it before every step, so what a step draws depends neither on the worker that runs it nor on what that
+worker did before. The key is SHA-256 of ``b"larder.seed.1"`` and of seed (u64), sample (u64), instance (u32) and step
+(u32), little-endian. Step 0 makes the item, step i is the i-th transform. Of the 32 bytes of a key, ``random`` takes
+bytes 0 to 8 as an integer, NumPy's global state takes 8 to 24 as four words of 32 bits, torch takes 24 to 32 without
+the highest bit, and ``rng`` takes all eight words as the entropy of ``numpy.random.default_rng``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+import sys
+from typing import Any
+
+import numpy as np
+
+_PREFIX = b"larder.seed.1"
+_PACK = struct.Struct("<QQII")
+_WORDS = struct.Struct("<8I")
+
+
+def key(seed: int, instance: int, sample: int, step: int) -> bytes:
+    """The 32 bytes from which every generator of one step is seeded."""
+    return hashlib.sha256(_PREFIX + _PACK.pack(seed, sample, instance, step)).digest()
+
+
+def generator(k: bytes) -> np.random.Generator:
+    """The ``rng`` of a random transform."""
+    return np.random.default_rng(_WORDS.unpack(k))
+
+
+def seed_globals(k: bytes) -> None:
+    """Seeds ``random``, NumPy's global generator and, where it is imported, torch's generator of the CPU."""
+    words = _WORDS.unpack(k)
+    random.seed(int.from_bytes(k[:8], "little"))
+    np.random.seed(words[2:6])
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(int.from_bytes(k[24:], "little") & (2**63 - 1))
+
+
+class Kept:
+    """The global random state of the script, kept while steps run in its own process."""
+
+    def __enter__(self) -> None:
+        torch = sys.modules.get("torch")
+        self._state: Any = (random.getstate(), np.random.get_state(), torch and torch.get_rng_state())
+
+    def __exit__(self, *_exc: object) -> None:
+        python, numpy, tensor = self._state
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if tensor is not None:
+            sys.modules["torch"].set_rng_state(tensor)

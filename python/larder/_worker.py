@@ -1,0 +1,517 @@
+"""A worker process: it attaches to the daemon, takes tasks, and writes records into memory of its own.
+
+docs/protocol.md describes the session. A worker trusts the daemon; the daemon trusts nothing that a worker writes. It
+ends when its client closes the pipe or dies, and between two tasks it never blocks on anything else.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import ctypes
+import fcntl
+import importlib
+import mmap
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _items, _record, _wire
+from ._items import Layout, Maker, Task
+from ._record import Leaf
+from ._transform import Transform
+from ._version import __version__
+from .errors import Error, NotFoundError, UnavailableError
+
+_HEADER = struct.Struct("<HHIQ")
+_TASK = struct.Struct("<QQQIIIIQQQ")
+_DONE, _U64 = struct.Struct("<QQQ"), struct.Struct("<Q")
+_PAGE = mmap.PAGESIZE
+_SEALS = 1 | 2 | 4  # no more seals, no shrinking, no growing
+_ADD_SEALS = 1033
+
+
+class Ended(Exception):
+    """The daemon ended the connection."""
+
+
+@dataclass
+class Work:
+    """What a worker needs to know; it travels to the process as multiprocessing does it."""
+
+    base: Any
+    steps: Sequence[Transform]
+    layouts: Sequence[Layout]  # empty: the worker is asked to find them
+    known: Sequence[int]  # items to look at then
+    more: Sequence[int]
+    twice: bool
+    number: int  # of the worker, from 0
+    count: int  # of workers
+    seed: int
+    init: Callable[[int], Any] | None
+    memory: int  # bytes that the worker may grow to; 0 = any
+    torch: bool  # whether the script uses torch
+    main: bool  # it is started by the main thread of its client
+
+
+class Orders(NamedTuple):
+    """What a worker serves."""
+
+    path: str  # of the daemon's socket
+    dataset: str
+    recipes: tuple[str, ...]
+    client: str
+    layouts: Sequence[Layout]
+    bytes: int  # of the largest record that was seen
+    patience: float  # seconds to look for a daemon that ended
+    inline: bool = False
+
+
+# ---- the connection
+
+
+class Link:
+    """Frames in and out of a blocking socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._data = b""
+        self._fds: list[int] = []
+
+    def send(self, type_: int, payload: bytes, request: int = 0, fd: int = -1) -> None:
+        """Sends a frame; a descriptor rides on its first byte."""
+        data = _HEADER.pack(_wire.ABI, type_, len(payload), request) + payload
+        try:
+            if fd >= 0:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+                data = data[self.sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL) :]
+            self.sock.sendall(data, socket.MSG_NOSIGNAL)
+        except OSError as e:
+            raise Ended(str(e)) from e
+
+    def receive(self) -> list[tuple[int, int, bytes]]:
+        """The frames that have arrived; blocks when nothing has."""
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+        except OSError as e:
+            raise Ended(str(e)) from e
+        if not data:
+            raise Ended("the daemon ended the connection")
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._fds.extend(np.frombuffer(content[: len(content) // 4 * 4], "<i4").tolist())
+        self._data += data
+        frames = []
+        while len(self._data) >= _HEADER.size:
+            abi, type_, length, request = _HEADER.unpack_from(self._data)
+            if abi != _wire.ABI or length > _wire.MAX_PAYLOAD:
+                raise Ended("the daemon sent what docs/protocol.md does not allow")
+            end = _HEADER.size + length
+            if len(self._data) < end:
+                break
+            frames.append((type_, request, self._data[_HEADER.size : end]))
+            self._data = self._data[end:]
+        return frames
+
+    def descriptor(self) -> int:
+        """The oldest descriptor that came and was not taken; -1 for none."""
+        return self._fds.pop(0) if self._fds else -1
+
+    def close(self) -> None:
+        """Closes the connection and what came with it."""
+        self.sock.close()
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+_links: list[Link] = []
+
+
+def _forked() -> None:
+    # A dataset may fork. A socket that the child keeps would hide the worker's end from the daemon.
+    for link in _links:
+        link.close()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class Memory:
+    """The sealed memory that a worker writes its records to: places that are taken until the daemon frees them."""
+
+    def __init__(self, size: int) -> None:
+        self.fd, self.map = -1, mmap.mmap(-1, _PAGE)
+        self.taken: dict[int, int] = {}  # bytes of a record by its offset
+        self.size = 0
+        self.replace(size)
+
+    def replace(self, size: int) -> None:
+        """Takes new memory of at least ``size`` bytes. Nothing may be taken in the old one."""
+        size = -(-size // _PAGE) * _PAGE
+        fd = os.memfd_create("larder-worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+        self.close()
+        self.fd, self.map, self.size = fd, mmap.mmap(fd, size), size
+
+    def place(self, need: int) -> int:
+        """The offset of ``need`` free bytes, taken from now on; -1 when there are none."""
+        at = 0
+        for offset, size in sorted(self.taken.items()):
+            if offset - at >= need:
+                break
+            at = -(-(offset + size) // 64) * 64
+        if at + need > self.size:
+            return -1
+        self.taken[at] = need
+        return at
+
+    def free(self, offset: int) -> None:
+        """Frees a record."""
+        self.taken.pop(offset, None)
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self.taken.clear()
+        self.map.close()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+# ---- tasks
+
+
+class Service:
+    """One attachment of a worker: its tasks, its memory, and what it is at."""
+
+    def __init__(self, link: Link, maker: Maker, orders: Orders, clock: Clock) -> None:
+        self.link, self.maker, self.orders, self.clock = link, maker, orders, clock
+        self.memory = Memory(max(1 << 20, 4 * orders.bytes))
+        self.inputs: mmap.mmap | None = None
+        self.tasks: collections.deque[Task] = collections.deque()
+        self.attached = False
+        self.failed: Callable[[_items.Failure, BaseException], None] = lambda f, e: None
+
+    def attach(self) -> None:
+        """HELLO and WORK.
+
+        Raises:
+            Error: the daemon refuses.
+            Ended: it ended the connection.
+        """
+        body = {"client": f"python/{__version__}", "abiMin": _wire.ABI, "abiMax": _wire.ABI, "pid": os.getpid()}
+        self.link.send(_wire.HELLO, _wire.dump(body), 1)
+        self._answer(1)
+        o = self.orders
+        work: dict[str, object] = {
+            "dataset": o.dataset, "recipes": list(o.recipes), "pid": os.getpid(), "client": o.client,
+            "outBytes": self.memory.size,
+        }  # fmt: skip
+        if o.inline:
+            work |= {"inline": True, "window": 1}
+        self.link.send(_wire.WORK, _wire.dump(work), 2, self.memory.fd)
+        answer = _wire.parse_json(self._answer(2))
+        fd, size = self.link.descriptor(), int(answer.get("inBytes") or 0)
+        if fd >= 0:
+            try:
+                self.inputs = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) if size else None
+            finally:
+                os.close(fd)
+
+    def _answer(self, request: int) -> bytes:
+        answer: bytes | None = None
+        while answer is None:
+            for type_, rid, payload in self.link.receive():
+                if rid == request and type_ in (_wire.WELCOME, _wire.RESULT):
+                    answer = payload
+                else:  # tasks may come with the answer
+                    self._take(type_, rid, payload)
+        return answer
+
+    def react(self) -> None:
+        """Reads what has arrived; blocks when nothing has."""
+        for type_, rid, payload in self.link.receive():
+            self._take(type_, rid, payload)
+
+    def _take(self, type_: int, rid: int, payload: bytes) -> None:
+        if type_ == _wire.TASK:
+            self.tasks.append(Task(*_TASK.unpack_from(payload)))
+        elif type_ == _wire.FREE:
+            self.memory.free(_U64.unpack_from(payload)[0])
+        elif type_ == _wire.PING:
+            self.link.send(_wire.PONG, b"", rid)
+        elif type_ in (_wire.GONE, _wire.ERROR):
+            raise _wire.parse_error(payload)
+
+    def arrived(self, seconds: float) -> bool:
+        """Waits for something to arrive."""
+        return bool(select.select([self.link.sock], [], [], seconds)[0])
+
+    def run(self) -> None:
+        """Runs the oldest task."""
+        task = self.tasks[0]
+        self.clock.start(task.timeout_ms / 1000)
+        try:
+            given = None
+            if task.input_bytes and self.inputs is not None:
+                given = bytearray(memoryview(self.inputs)[task.input : task.input + task.input_bytes])
+            leaves = self.maker.make(task, given)
+        except (Exception, SystemExit) as e:
+            self.clock.stop()
+            self.tasks.popleft()
+            f = _items.failure(task.sample, e)
+            self.failed(f, e)
+            self.fail(task, f)
+        else:
+            self.clock.stop()
+            self.deliver(task, leaves)
+            self.tasks.popleft()
+
+    def fail(self, task: Task, f: _items.Failure) -> None:
+        """Reports that a task was not done."""
+        body: dict[str, object] = {"type": f.type, "message": f.message, "traceback": f.traceback, "retry": False}
+        self.link.send(_wire.FAILED, _U64.pack(task.id) + _wire.dump(body))
+
+    def deliver(self, task: Task, leaves: list[Leaf]) -> None:
+        """Writes a record and reports it."""
+        need = _record.size(leaves)
+        if need > self.memory.size:
+            while self.memory.taken:
+                self.react()
+            self.memory.replace(2 * need)
+            self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
+        while (at := self.memory.place(need)) < 0:
+            self.react()
+        _record.write(leaves, memoryview(self.memory.map)[at : at + need])
+        self.link.send(_wire.DONE, _DONE.pack(task.id, at, need))
+
+    def leave(self, seconds: float = 1.0) -> None:
+        """Ends the attachment in order: the tasks in hand go to others."""
+        end = time.monotonic() + seconds
+        try:
+            self.link.send(_wire.DETACH, b"", 3)
+            while self.arrived(max(0.0, end - time.monotonic())):
+                if any(request == 3 for _, request, _ in self.link.receive()):
+                    break
+        except Ended:
+            pass
+
+    def close(self) -> None:
+        """Ends the attachment."""
+        self.link.close()
+        self.memory.close()
+        if self.inputs is not None:
+            self.inputs.close()
+
+
+# ---- the process
+
+
+class Hung(TimeoutError):
+    """An item took longer than ``sample_timeout``."""
+
+
+class Clock:
+    """Interrupts a task that takes too long."""
+
+    def start(self, seconds: float) -> None:
+        """A task begins."""
+
+    def stop(self) -> None:
+        """It is over."""
+
+
+class Alarm(Clock):
+    """Raises Hung in the task; when that does not end it, ends the process. Main thread of a worker only."""
+
+    def __init__(self, memory: int = 0) -> None:
+        self.deadline = 0.0
+        self.memory = memory
+        self._seconds = 0.0
+        signal.signal(signal.SIGALRM, self._ring)
+        threading.Thread(target=self._watch, name="larder-watch", daemon=True).start()
+
+    def start(self, seconds: float) -> None:
+        """A task begins."""
+        if seconds > 0:
+            self._seconds = seconds
+            self.deadline = time.monotonic() + 1.5 * seconds + 1
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def stop(self) -> None:
+        """It is over."""
+        if self.deadline:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.deadline = 0.0
+
+    def _ring(self, *_: object) -> None:
+        if self.deadline:
+            raise Hung(f"the item took longer than sample_timeout ({self._seconds:g} s)")
+
+    def _watch(self) -> None:
+        """Ends the process when its task does not end, when its client died, or when it has grown too large."""
+        parent = sys.modules["multiprocessing.process"].parent_process()
+        start, above = resident(), os.getppid()
+        while True:
+            time.sleep(0.25)
+            if self.deadline and time.monotonic() > self.deadline:
+                os.write(2, b"larder: a worker was ended: its task did not stop after sample_timeout\n")
+                os._exit(1)
+            if os.getppid() != above or (parent is not None and not parent.is_alive()):
+                os._exit(1)
+            if self.memory and resident() - start > self.memory:
+                os.write(2, b"larder: a worker was ended: it has grown by more than worker_memory\n")
+                os._exit(1)
+
+
+def resident() -> int:
+    """Bytes of private memory of this process."""
+    with open("/proc/self/statm") as f:
+        fields = f.read().split()
+    return (int(fields[1]) - int(fields[2])) * _PAGE
+
+
+def main(pipe: Any, work: Work) -> None:
+    """The worker process: prepares itself, looks at items if asked to, and serves until its client ends it."""
+    try:
+        clock = _prepare(work)
+        maker = Maker(work.base, work.steps, work.layouts)
+        if not work.layouts:
+            pipe.send(("probe", _items.probe(maker, work.known, work.more, work.twice)))
+        pipe.send(("ready", None))
+    except Exception as e:
+        _report(pipe, e)
+        return
+    try:
+        orders = pipe.recv()
+        while orders is not None:
+            maker.layouts = orders.layouts
+            orders = _serve(pipe, maker, orders, clock)
+    except (EOFError, OSError):
+        pass
+    except Exception as e:
+        _report(pipe, e)
+
+
+def _report(pipe: Any, e: Exception) -> None:
+    try:
+        if isinstance(e, Error):
+            pipe.send(("error", e))
+        else:
+            pipe.send(("failed", _items.failure(-1, e)))
+    except Exception:  # the client is gone, or the error cannot be pickled
+        pass
+
+
+def _prepare(work: Work) -> Clock:
+    """Makes this process a worker: signals, threads, random state, get_worker_info()."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, which ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if work.main:
+        _die_with_parent()
+    clock = Alarm(work.memory)
+    seed = (work.seed + work.number) % 2**63
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if work.torch or "torch" in sys.modules:
+        torch: Any = importlib.import_module("torch")
+        of_torch: Any = importlib.import_module("torch.utils.data._utils.worker")
+        torch.set_num_threads(1)
+        torch.manual_seed(seed)
+        info = of_torch.WorkerInfo(id=work.number, num_workers=work.count, seed=seed, dataset=work.base)
+        setattr(of_torch, "_worker_info", info)  # noqa: B010 - what get_worker_info() returns
+    if work.init is not None:
+        work.init(work.number)
+    return clock
+
+
+def _die_with_parent() -> None:
+    """Has the kernel end this process with the thread that started it, if that was a main thread.
+
+    The thread of ``Alarm`` sees the end of the client in every other case.
+    """
+    parent = sys.modules["multiprocessing.process"].parent_process()
+    if parent is None or os.getppid() != parent.pid:
+        return
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass  # a Python without libffi
+
+
+def connected(path: str) -> Link:
+    """A connection to the daemon; raises UnavailableError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(path)
+    except OSError as e:
+        sock.close()
+        raise UnavailableError(f"no larder daemon answers at {path}: {e}", subject=path) from e
+    return Link(sock)
+
+
+def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Clock) -> Orders | None:
+    """Serves one daemon after the other, as long as one comes within ``orders.patience`` seconds.
+
+    Returns what to serve next; None: the client ended its workers.
+    """
+    end, attached = time.monotonic() + orders.patience, False
+    while True:
+        service = None
+        try:
+            service = Service(connected(orders.path), maker, orders, clock)
+            _links[:] = [service.link]
+            service.attach()
+            service.attached = True
+            pipe.send(("serving", None))
+            return _loop(pipe, service)
+        except (Ended, Error) as e:
+            again = isinstance(e, (Ended, UnavailableError)) or (service is not None and service.attached)
+            if not again and not (attached and isinstance(e, NotFoundError)):
+                raise
+            if service is not None and service.attached:
+                attached = True  # a daemon that comes back may not know the dataset yet
+                end = time.monotonic() + orders.patience
+            if time.monotonic() > end:
+                raise UnavailableError(f"the larder daemon at {orders.path} did not come back: {e}") from e
+        finally:
+            if service is not None:
+                service.close()
+        if pipe.poll(0.05):
+            return _told(pipe)
+
+
+def _loop(pipe: Any, service: Service) -> Orders | None:
+    """Runs tasks until the client says something else."""
+    sock = service.link.sock
+    while True:
+        busy = bool(service.tasks)
+        ready, _, _ = select.select([sock, pipe], [], [], 0 if busy else None)
+        if pipe in ready:
+            service.leave()
+            return _told(pipe)
+        if sock in ready:
+            service.react()
+        elif busy:
+            service.run()
+
+
+def _told(pipe: Any) -> Orders | None:
+    """What the client says; None when it closed the pipe."""
+    try:
+        orders: Orders | None = pipe.recv()
+    except (EOFError, OSError):
+        return None
+    return orders
