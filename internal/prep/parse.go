@@ -337,8 +337,11 @@ func (p *parser) cast(a *args, dtype string, scaled bool, layout string, layoutS
 	last := &p.tail[len(p.tail)-1]
 	old := &p.tail[0]
 	switch {
-	case last.kind != opToDtype && dtype == Uint8:
-		a.fail("leave one of them out", "cannot bring the values of "+last.spec.Name+" back to uint8")
+	case last.kind == opNormalize && dtype == Uint8:
+		a.fail("leave one of them out", "cannot bring normalised values back to uint8")
+		return
+	case last.kind == opRandomErasing && dtype == Uint8:
+		a.fail("put RandomErasing before ToTensor", "cannot bring what RandomErasing wrote as floats back to uint8")
 		return
 	case old.dtype == Float32 && dtype == Uint8:
 		if old.scaled != scaled {

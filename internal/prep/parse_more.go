@@ -248,13 +248,13 @@ func (a *args) randAugment() op {
 func (a *args) randomErasing(floats bool) op {
 	a.known("p", "scale", "ratio", "value", "inplace")
 	p := a.float("p", 0.5, 0, 1)
-	o := op{kind: opRandomErasing, p: p, spec: OpSpec{Name: "RandomErasing"}}
+	o := op{kind: opRandomErasing, random: p > 0, p: p, spec: OpSpec{Name: "RandomErasing"}}
 	o.scale = a.pair("scale", [2]float64{0.02, 0.33}, 0, 1)
 	o.ratio = a.pair("ratio", [2]float64{0.3, 3.3}, 1e-6, 1e6)
 	a.bool("inplace", false)
 	delete(a.out, "inplace") // changes no value
 	if !floats {
-		o.kind, o.random = opErasePixels, p > 0
+		o.kind = opErasePixels
 	}
 	if s, ok := a.in["value"].(string); ok {
 		if o.noise = strings.EqualFold(s, "random"); !o.noise {

@@ -11,7 +11,7 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
 2. ``_torch``, ``_ring``, ``_lease``, ``_board``: shared memory, and the life of a batch in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
-4. ``ops``, ``_device``, ``_checks``, ``_ranks``, ``_arguments``: what a script asks for.
+4. ``ops``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_arguments``: what a script asks for.
 5. ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
 6. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
 7. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.

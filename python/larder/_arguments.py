@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from . import _checks, _daemon, _ranks, _torch, ops
+from . import _checks, _daemon, _mix, _ranks, _torch, ops
 from ._messages import JobSpec
 from .errors import InvalidError
 
@@ -118,6 +118,8 @@ class Arguments:
             _torch.module()
         place = self._place()
         name, size, spec = self._registered() if self.uri.startswith("job:") else self._described(place)
+        if spec is not None:
+            _mix.require_fields(spec.get("transform") or [], fields)
         return Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size), spec, timeout
 
     def _place(self) -> _ranks.Place:

@@ -222,6 +222,7 @@ class FieldMessage(TypedDict, total=False):
     offset: Integer
     sampleBytes: Integer
     ragged: bool
+    layout: str
 
 
 class Sizes(TypedDict, total=False):

@@ -43,6 +43,7 @@ class Field:
     ragged: bool
     size: int  # bytes of the values of a sample
     strides: tuple[int, ...]  # of a batch
+    hwc: bool = False  # rows of images are (H, W, C)
 
     @classmethod
     def from_json(cls, d: FieldMessage) -> Field:
@@ -64,7 +65,8 @@ class Field:
         for n in reversed(shape[1:]):
             strides.insert(0, n * strides[0])
         offset = int(d.get("offset") or 0)
-        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, (sample_bytes, *(strides if shape else ())))
+        batch = (sample_bytes, *(strides if shape else ()))
+        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, batch, d.get("layout") == "HWC")
 
 
 def map_segment(fd: int, size: int) -> mmap.mmap:

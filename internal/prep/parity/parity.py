@@ -204,7 +204,8 @@ def more_draws(d, a, n, w, h):
     if name == "RandomAffine":
         cols = {k: [] for k in ("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y")}
         for _ in range(n):
-            angle, t, scale, shear = T.RandomAffine.get_params(a["degrees"], a["translate"], a["scale"], a["shear"], [w, h])
+            ranges = [a[k] for k in ("degrees", "translate", "scale", "shear")]
+            angle, t, scale, shear = T.RandomAffine.get_params(*ranges, [w, h])
             for k, v in zip(cols, (angle, *t, scale, *shear), strict=True):
                 cols[k].append(float(v))
         return cols
