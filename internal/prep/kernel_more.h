@@ -97,7 +97,8 @@ TARGET static void FN(affine)(const larder_affine *a, const uint8_t *src, uint8_
 			double xin = m[0] * xo + m[1] * yo + m[2], yin = m[3] * xo + m[4] * yo + m[5];
 			v4i v = fill;
 			if (xin >= 0.0 && xin < a->w && yin >= 0.0 && yin < a->h)
-				v = a->kind == LARDER_LINEAR ? FN(linear)(a, src, xin - 0.5, yin - 0.5) : FN(bicubic)(a, src, xin - 0.5, yin - 0.5);
+				v = a->kind == LARDER_LINEAR ? FN(linear)(a, src, xin - 0.5, yin - 0.5)
+				                             : FN(bicubic)(a, src, xin - 0.5, yin - 0.5);
 			put_pixel(dst, v, y + 1 == a->rh && x + 1 == a->rw);
 		}
 }
@@ -105,7 +106,8 @@ TARGET static void FN(affine)(const larder_affine *a, const uint8_t *src, uint8_
 /* --- neighbours --- */
 
 /* Sums of fused products of LANES pixels, in the order of the kernel, as bytes. rows are those of one channel. */
-TARGET static inline void FN(blur_lanes)(const larder_blur *b, const float *const *rows, const float *k, int64_t x, uint8_t *out) {
+TARGET static inline void FN(blur_lanes)(const larder_blur *b, const float *const *rows, const float *k, int64_t x,
+                                         uint8_t *out) {
 #if LEVEL_N == 4
 	__m512 s[LANES / 16];
 	for (int q = 0; q < LANES / 16; q++)
@@ -161,8 +163,8 @@ TARGET static void FN(spread)(const larder_blur *b, const uint8_t *row, const in
 	}
 }
 
-TARGET static void FN(blur)(const larder_blur *b, const float *k, const int32_t *from, const uint8_t *src, float *scratch,
-                            uint8_t *dst) {
+TARGET static void FN(blur)(const larder_blur *b, const float *k, const int32_t *from, const uint8_t *src,
+                            float *scratch, uint8_t *dst) {
 	/* from has w + kx - 1 columns, then h + ky - 1 rows, that padding takes. */
 	const int32_t *lines = from + b->w + b->kx - 1;
 	uint8_t *bytes = (uint8_t *)(scratch + 3 * b->stride * b->ky);

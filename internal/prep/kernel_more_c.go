@@ -77,7 +77,8 @@ func (w *Worker) blurC(s *step, k []float32, img Image, dst []byte) bool {
 		rows[i] = int32(reflected(i-ky/2, img.H))
 	}
 	scratch := w.buffer(bufRows, 3*stride*(ky+1)*4)
-	C.larder_blur_run(b, floats(k), ints(w.tabX), octets(img.Pix), (*C.float)(unsafe.Pointer(octets(scratch))), octets(dst))
+	rowsOfFloats := (*C.float)(unsafe.Pointer(octets(scratch)))
+	C.larder_blur_run(b, floats(k), ints(w.tabX), octets(img.Pix), rowsOfFloats, octets(dst))
 	return true
 }
 

@@ -31,8 +31,8 @@ const (
 // step is what the kernels do; ops of a recipe become steps when the parameters of a sample are drawn.
 //
 // A stepGeo takes src, resizes it to rw x rh (equal to src's size: no resize), of which only win is computed, and
-// writes that flipped. A stepPad copies src, which may reach beyond the image, with zeros outside. A stepAffine makes an
-// image of rw x rh.
+// writes that flipped. A stepPad copies src, which may reach beyond the image, with zeros outside. A stepAffine makes
+// an image of rw x rh.
 type step struct {
 	kind         stepKind
 	filter       filter

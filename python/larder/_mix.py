@@ -1,8 +1,8 @@
 """MixUp and CutMix: what a recipe may end in, done on a batch when it is handed out.
 
-The Loader mixes, not the daemon: a mixed image has two labels and belongs to one batch of one job, so that nothing of it
-can be cached or shared, and the samples behind it stay what every other job shares. What is drawn follows from (seed,
-epoch, step, rank) alone. A resumed epoch mixes as the interrupted one would have.
+The Loader mixes, not the daemon: a mixed image has two labels and belongs to one batch of one job, so that nothing of
+it can be cached or shared, and the samples behind it stay what every other job shares. What is drawn follows from
+(seed, epoch, step, rank) alone. A resumed epoch mixes as the interrupted one would have.
 
 Values are those of torchvision.transforms.v2 for the same draw: float32 products and sums, each rounded on its own.
 """
@@ -86,7 +86,10 @@ class Mixer:
         return Draw(1.0 - (right - left) * (bottom - top) / (width * height), (left, top, right, bottom))
 
     def mix(self, names: Sequence[str], values: list[Any], hwc: bool, epoch: int, step: int) -> list[Any]:
-        """The values of a batch, mixed, in memory of their own; ``hwc``: rows of images are (H, W, C), else (C, H, W)."""
+        """The values of a batch, mixed, in memory of their own.
+
+        ``hwc`` says that rows of images are (H, W, C), not (C, H, W).
+        """
         images: Array = values[names.index("image")]
         height, width = images.shape[1:3] if hwc else images.shape[2:4]
         draw = self.draw(epoch, step, height, width)
