@@ -59,6 +59,9 @@ func (f *failure) Error() string {
 // Unwrap returns the cause.
 func (f *failure) Unwrap() error { return f.cause }
 
+// Is lets errors.Is find ErrNotExist.
+func (f *failure) Is(target error) bool { return f.kind == missing && target == ErrNotExist }
+
 // failureOf finds the failure in an error; every other error is one that may pass.
 func failureOf(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -188,9 +189,7 @@ func rewrite(w http.ResponseWriter, r *http.Request, next http.Handler, f func(h
 	rec := httptest.NewRecorder()
 	next.ServeHTTP(rec, r)
 	body := f(rec.Header(), rec.Body.Bytes())
-	for k, v := range rec.Header() {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), rec.Header())
 	w.WriteHeader(rec.Code)
 	_, _ = w.Write(body)
 }
@@ -199,9 +198,7 @@ func rewrite(w http.ResponseWriter, r *http.Request, next http.Handler, f func(h
 func cutAfter(w http.ResponseWriter, r *http.Request, next http.Handler, n int) {
 	rec := httptest.NewRecorder()
 	next.ServeHTTP(rec, r)
-	for k, v := range rec.Header() {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), rec.Header())
 	w.Header().Set("Content-Length", strconv.Itoa(rec.Body.Len()))
 	w.WriteHeader(rec.Code)
 	_, _ = w.Write(rec.Body.Bytes()[:min(n, rec.Body.Len())])
@@ -233,7 +230,9 @@ func (s *scripted) get(ctx context.Context, in Info, off, n int64) (Info, io.Rea
 	return s.onGet(ctx, s.next(), in, off, n)
 }
 
-func (s *scripted) stat(context.Context, string) (Info, error) { return Info{}, errors.New("not asked") }
+func (s *scripted) stat(context.Context, string) (Info, error) {
+	return Info{}, errors.New("not asked")
+}
 
 func (s *scripted) list(_ context.Context, prefix, after string) ([]Info, bool, error) {
 	return s.onList(s.next(), prefix, after)
@@ -248,4 +247,9 @@ func scriptedStore(b backend, change func(*Settings)) *remote {
 	set := quickly("")
 	change(&set)
 	return newRemote("s3://data", b, set, &counters{}, slog.New(slog.DiscardHandler))
+}
+
+func (s Settings) with(change func(*Settings)) Settings {
+	change(&s)
+	return s
 }

@@ -148,7 +148,8 @@ func (f Files) List(ctx context.Context, prefix string, each func(Info) error) e
 	return f.walk(ctx, dir, prefix, each)
 }
 
-// walk lists a folder, whose path ends with a slash, in the order of whole keys: a folder sorts as its name and a slash.
+// walk lists a folder, whose path ends with a slash, in the order of whole keys: a folder sorts as its name and a
+// slash.
 func (f Files) walk(ctx context.Context, dir, prefix string, each func(Info) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -198,15 +199,13 @@ func fileError(path string, err error) error {
 		return e
 	}
 	shown := printable(path)
-	var in *fs.PathError
-	if errors.As(err, &in) {
+	if in, ok := errors.AsType[*fs.PathError](err); ok {
 		err = in.Err // the path is in the message already
 	}
 	reason, hint, what := errs.DatasetUnread, "check the storage; the kernel's log may say more", "cannot be read"
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		return errs.New(errs.DatasetUnread, shown, "check the path on the machine of the daemon", "%s does not exist", shown).
-			Because(ErrNotExist)
+		err, hint = ErrNotExist, "check the path on the machine of the daemon"
 	case errors.Is(err, fs.ErrPermission):
 		hint = fmt.Sprintf("the daemon runs as uid %d; make it readable", os.Getuid())
 	case errors.Is(err, unix.ELOOP):

@@ -256,11 +256,7 @@ func (r *remote) report(verb, key string, f *failure, tries int, during time.Dur
 	if tries > 1 && during > 0 {
 		what += fmt.Sprintf(": %d tries in %v", tries, during.Round(time.Millisecond))
 	}
-	e := errs.New(errs.DatasetUnread, shown, hint, "%s", what).Because(f)
-	if f.kind == missing {
-		_ = e.Because(ErrNotExist) // adds to e
-	}
-	return e
+	return errs.New(errs.DatasetUnread, shown, hint, "%s", what).Because(f)
 }
 
 // request is one request for a range, with a second one beside it where it is slow. n bytes of buf are right, also with

@@ -21,8 +21,7 @@ func bodyOf(off, n int64) io.ReadCloser { return io.NopCloser(bytes.NewReader(ob
 
 func whole(key string) Info { return Info{Key: key, Size: int64(len(object)), Version: 5} }
 
-// A failure that passes is tried again with waits that double, until the time for it is over, and the read goes on where
-// it was cut.
+// A failure that passes is tried again with waits that double, and the read goes on where it was cut.
 func TestReadsAreTriedAgainFromWhereTheyWereCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var offsets []int64

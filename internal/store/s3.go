@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,8 @@ const (
 	pageSize = 1000
 )
 
-// bucket is a bucket behind the S3 protocol. The client neither tries again nor looks for a region: remote and region do.
+// bucket is a bucket behind the S3 protocol. The client neither tries again nor looks for a region: remote and region
+// do.
 type bucket struct {
 	name   string
 	bucket string
@@ -119,7 +121,9 @@ func region(ctx context.Context, l Location, s Settings, u *url.URL, t http.Roun
 			return r
 		}
 	}
-	for _, r := range []string{os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profileValue(s.Profile, "region")} {
+	for _, r := range []string{
+		os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profileValue(s.Profile, "region"),
+	} {
 		if r != "" {
 			return r
 		}
@@ -149,7 +153,8 @@ func (b *bucket) stat(ctx context.Context, key string) (Info, error) {
 	}
 	f := b.failure(err)
 	var res minio.ErrorResponse
-	if errors.As(err, &res) && (res.StatusCode == http.StatusForbidden || res.StatusCode == http.StatusBadRequest) {
+	if errors.As(err, &res) && slices.Contains([]int{http.StatusForbidden, http.StatusBadRequest, http.StatusNotFound},
+		res.StatusCode) {
 		// The answer to HEAD has no body, so no code: a read says why.
 		_, body, err := b.get(ctx, Info{Key: key}, 0, 1)
 		if err != nil {
@@ -160,7 +165,7 @@ func (b *bucket) stat(ctx context.Context, key string) (Info, error) {
 	return Info{}, f
 }
 
-func bucketInfo(key string, o minio.ObjectInfo) Info { //nolint:gocritic // as the library gives it
+func bucketInfo(key string, o minio.ObjectInfo) Info {
 	in := Info{Key: key, Size: o.Size, ETag: strings.Trim(o.ETag, `"`), ModTime: o.LastModified}
 	in.Version = version(in.ETag, in.Size, in.ModTime)
 	return in

@@ -80,7 +80,7 @@ func Parse(uri string) (Location, error) {
 		return bad("leave it out", "holds a control character")
 	}
 	scheme, rest, ok := strings.Cut(uri, ":")
-	if !ok || strings.ContainsAny(scheme, "/.~ ") || scheme == "" {
+	if !IsRemote(uri) && (!ok || strings.ContainsAny(scheme, "/.~ ") || scheme == "") {
 		return parsePath(uri, uri)
 	}
 	if scheme == schemeFile {
@@ -161,7 +161,7 @@ func parseBucket(uri, scheme, rest string) (Location, error) {
 	case bucket == "":
 		hint = "write " + scheme + "://BUCKET/PREFIX"
 	case strings.Contains(bucket, ":"):
-		hint = "write " + scheme + "://BUCKET/PREFIX; the server's address is stores." + scheme + ".endpoint of the configuration"
+		hint = "write " + scheme + "://BUCKET/PREFIX; the server's address goes into stores." + scheme + ".endpoint"
 	case !bucketName.MatchString(bucket) || strings.Contains(bucket, ".."):
 		hint = "a bucket has 3 to 222 letters, digits, dots, hyphens"
 	}

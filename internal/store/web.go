@@ -93,7 +93,8 @@ func (w *web) info(key string, h http.Header, size int64) Info {
 
 func (w *web) refuse(res *http.Response) error {
 	defer drainBody(res.Body)
-	f := &failure{kind: statusKind(res.StatusCode), after: retryAfter(res.Header), what: "the server answers " + res.Status}
+	f := &failure{kind: statusKind(res.StatusCode), after: retryAfter(res.Header)}
+	f.what = fmt.Sprintf("the server answers %d %s", res.StatusCode, http.StatusText(res.StatusCode))
 	switch res.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		f.hint = "larder sends no credentials to web servers: make it public, or copy it to a bucket or a disk"
