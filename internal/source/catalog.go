@@ -13,14 +13,16 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/store"
 )
 
 // CatalogConfig says how to build a Catalog. The zero value works: nothing saved, no limit.
 type CatalogConfig struct {
-	IndexDir     string // where indexes are saved, "" = nowhere; made if missing
-	StorageLimit int64  // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
-	StorageIOPS  int64  // reads a second, 0 = none
-	MaxObject    int64  // largest object that Read accepts, bytes; 0 = 1 GiB
+	IndexDir     string        // where indexes are saved, "" = nowhere; made if missing
+	StorageLimit int64         // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
+	StorageIOPS  int64         // reads a second, 0 = none
+	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
+	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
 	Logger       *slog.Logger
 }
 
@@ -421,7 +423,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	if old == nil && c.cfg.IndexDir != "" {
 		loaded, meta := c.loadIndex(rs.root)
 		if loaded != nil {
-			ok, err := unchangedDirs(ctx, rs.root, loaded.dirs)
+			ok, err := c.stands(ctx, loaded)
 			if err != nil {
 				return fmt.Errorf("check %s: %w", printable(rs.root), err)
 			}
@@ -434,7 +436,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			old = loaded // its ids are kept
 		}
 	} else if old != nil && !how.force && !stale {
-		ok, err := unchangedDirs(ctx, rs.root, old.dirs)
+		ok, err := c.stands(ctx, old)
 		if err != nil {
 			return fmt.Errorf("check %s: %w", printable(rs.root), err)
 		}
@@ -446,7 +448,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	if old != nil {
 		allow.known = old.classes
 	}
-	walk, err := walkFolder(ctx, rs.root, allow, how.as)
+	walk, err := c.walk(ctx, rs.root, allow, how.as)
 	if err != nil {
 		return err
 	}
@@ -469,6 +471,25 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 		}
 	}
 	return nil
+}
+
+func (c *Catalog) walk(ctx context.Context, root string, allow allowEmpty, as *Reader) (*walkResult, error) {
+	switch {
+	case !isStored(root):
+		return walkFolder(ctx, root, allow, as)
+	case as != nil:
+		return nil, rightsOf(*as).deniedStore(root)
+	}
+	return c.walkStore(ctx, root, allow)
+}
+
+// stands reports whether a version still is what storage holds, as far as a look tells. Stores have nothing to look
+// at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
+func (c *Catalog) stands(ctx context.Context, s *snapshot) (bool, error) {
+	if isStored(s.root) {
+		return true, ctx.Err()
+	}
+	return unchangedDirs(ctx, s.root, s.dirs)
 }
 
 // publish shows a version to the datasets of its root. One whose labels would change is superseded instead.

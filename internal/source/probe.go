@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,6 +40,10 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	if !ok {
 		return Probe{}, noObject(o)
 	}
+	if isStored(c.rootAt(row.root).root) {
+		p, bad, err := c.probeStored(context.Background(), o, row)
+		return c.probed(o, p, bad, err)
+	}
 	var p Probe
 	var bad error
 	err := c.withFile(o, row, func(fd int) error {
@@ -51,6 +56,11 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 		}
 		return c.unchanged(fd, row)
 	})
+	return c.probed(o, p, bad, err)
+}
+
+// probed is what a look at an object came to: bad is the content's fault, err the storage's.
+func (c *Catalog) probed(o ident.ObjectID, p Probe, bad, err error) (Probe, error) {
 	if err != nil {
 		return Probe{}, err
 	}

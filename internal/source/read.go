@@ -87,6 +87,12 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		buf = make([]byte, row.size)
 	}
 	buf = buf[:row.size]
+	if isStored(c.rootAt(row.root).root) {
+		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+			return nil, err
+		}
+		return buf, nil
+	}
 	err := c.withFile(o, row, func(fd int) error {
 		for done := int64(0); done < row.size; {
 			if err := ctx.Err(); err != nil {

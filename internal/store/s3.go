@@ -295,9 +295,11 @@ func (b *bucket) failure(err error) error {
 		if text := http.StatusText(res.StatusCode); text != "" {
 			f.what += " " + text
 		}
-		if res.StatusCode == 0 { // the client refused before it asked
+	}
+	if res.StatusCode == 0 { // these are the client's own words
+		f.cause = errors.New(printable(res.Message))
+		if f.what = "the answer is not one of S3"; !known {
 			f.kind, f.what = final, "it cannot be asked for"
-			f.cause = errors.New(printable(res.Message))
 		}
 	}
 	if skew := time.Duration(b.count.skew.Load()).Abs().Round(time.Second); code == clockCode && skew > 0 {
