@@ -17,13 +17,19 @@ type StoreConfig struct {
 	values map[string]string // by attribute, as written
 }
 
-// StoreSettings say how a place is reached. internal/store says what each means.
+// StoreSettings say how a place is reached. internal/store says what each means; its Settings have the same fields in
+// the same order.
 type StoreSettings struct {
-	Endpoint, Region, PathStyle, Profile string
-	Anonymous, IMDS, Insecure            bool
-	Parallel                             int
-	Timeout, RetryFor                    time.Duration
-	Hedge, PriceGet, PriceList, PriceGiB float64
+	Endpoint, Region, PathStyle string
+	Anonymous                   bool
+	Profile                     string
+	IMDS, Insecure              bool
+
+	Parallel          int
+	Timeout, RetryFor time.Duration
+	Hedge             float64
+
+	PriceGet, PriceList, PriceGiB float64
 }
 
 const storesKey = "stores"
