@@ -169,8 +169,18 @@ func (w *rights) denied(path, why string) error {
 		"uid %d may not read %s: %s", w.r.UID, printable(path), why)
 }
 
+// deniedStore is about what lies in a store: larder has no way to ask what another user could read there.
+func (w *rights) deniedStore(root string) error {
+	return errs.New(errs.Denied, printable(root), "run a daemon of that user's own, with that user's credentials",
+		"uid %d may not read %s: stores are read with the credentials of the daemon's user, for that user and root alone",
+		w.r.UID, printable(root))
+}
+
 // folder demands rights in a folder, and the right to go through every one above it. None of them may be a link.
 func (w *rights) folder(path string, want uint32) error {
+	if isStored(path) {
+		return w.deniedStore(path)
+	}
 	have, ok := w.seen[path]
 	if !ok {
 		if parent := filepath.Dir(path); parent != path {

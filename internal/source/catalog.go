@@ -13,14 +13,16 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/store"
 )
 
 // CatalogConfig says how to build a Catalog. The zero value works: nothing saved, no limit.
 type CatalogConfig struct {
-	IndexDir     string // where indexes are saved, "" = nowhere; made if missing
-	StorageLimit int64  // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
-	StorageIOPS  int64  // reads a second, 0 = none
-	MaxObject    int64  // largest object that Read accepts, bytes; 0 = 1 GiB
+	IndexDir     string        // where indexes are saved, "" = nowhere; made if missing
+	StorageLimit int64         // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
+	StorageIOPS  int64         // reads a second, 0 = none
+	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
+	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
 	Logger       *slog.Logger
 }
 
@@ -431,7 +433,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	if old == nil && c.cfg.IndexDir != "" {
 		loaded, meta := c.loadIndex(rs.place)
 		if loaded != nil {
-			ok, err := rs.unchanged(ctx, loaded)
+			ok, err := c.stands(ctx, rs, loaded)
 			if err != nil {
 				return fmt.Errorf("check %s: %w", printable(rs.uri), err)
 			}
@@ -444,7 +446,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			old, oldMeta = loaded, meta // its ids are kept
 		}
 	} else if old != nil && !how.force && !stale {
-		ok, err := rs.unchanged(ctx, old)
+		ok, err := c.stands(ctx, rs, old)
 		if err != nil {
 			return fmt.Errorf("check %s: %w", printable(rs.uri), err)
 		}
@@ -495,19 +497,34 @@ func (c *Catalog) walk(ctx context.Context, rs *rootState, was version, how walk
 	if old != nil {
 		allow.known = old.classes
 	}
-	walk, err := walkFolder(ctx, rs.root, allow, how.as)
+	walk, err := c.walkImages(ctx, rs.root, allow, how.as)
 	if err != nil {
 		return nil, nil, err
 	}
 	return mergeWalk(rs.root, old, walk)
 }
 
-// unchanged reports whether nothing was added, removed or renamed since a version was made.
-func (rs *rootState) unchanged(ctx context.Context, s *snapshot) (bool, error) {
-	if rs.format != nil {
-		return rs.unchangedFiles(ctx, s)
+// walkImages lists a folder of images, on a disk or in a store.
+func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty, as *Reader) (*walkResult, error) {
+	switch {
+	case !isStored(root):
+		return walkFolder(ctx, root, allow, as)
+	case as != nil:
+		return nil, rightsOf(*as).deniedStore(root)
 	}
-	return unchangedDirs(ctx, rs.root, s.dirs)
+	return c.walkStore(ctx, root, allow)
+}
+
+// stands reports whether a version still is what storage holds, as far as a look tells. Stores have nothing to look
+// at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
+func (c *Catalog) stands(ctx context.Context, rs *rootState, s *snapshot) (bool, error) {
+	switch {
+	case rs.format != nil:
+		return rs.unchangedFiles(ctx, s)
+	case isStored(s.root):
+		return true, ctx.Err()
+	}
+	return unchangedDirs(ctx, s.root, s.dirs)
 }
 
 // key names the saved index: the folder, or the uri of packed files.

@@ -212,8 +212,8 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 		return decodePacked(r)
 	}
 	s = &snapshot{root: r.str()}
-	if !filepath.IsAbs(s.root) || filepath.Clean(s.root) != s.root || strings.IndexByte(s.root, 0) >= 0 {
-		r.fail("the root %q is not a clean absolute path", s.root)
+	if !cleanRoot(s.root) {
+		r.fail("the root %q is no clean absolute path and no place in a store", s.root)
 	}
 	fp := uint64(0)
 	if len(r.b) >= 8 {
@@ -445,6 +445,15 @@ func (c *Catalog) removeIndex(root string) (int64, error) {
 		return fi.Size(), nil
 	}
 	return 0, nil
+}
+
+// cleanRoot reports whether a root is written as parseURI writes it.
+func cleanRoot(root string) bool {
+	if isStored(root) {
+		again, err := storedRoot(root, root)
+		return err == nil && again == root
+	}
+	return filepath.IsAbs(root) && filepath.Clean(root) == root && strings.IndexByte(root, 0) < 0
 }
 
 func syncDir(dir string) error {

@@ -40,6 +40,10 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	if !ok {
 		return Probe{}, noObject(o)
 	}
+	if isStored(c.rootAt(row.root).root) {
+		p, bad, err := c.probeStored(context.Background(), o, row)
+		return c.probed(o, p, bad, err)
+	}
 	var p Probe
 	var bad error
 	if c.rootAt(row.root).overhead() > 0 { // its header is made, not stored
@@ -48,7 +52,15 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 			return Probe{}, err
 		}
 		p, bad = probe(&header{left: probeLimit, size: int64(len(b)), read: bytes.NewReader(b).ReadAt})
-	} else if err := c.probeFile(o, row, &p, &bad); err != nil {
+		return c.probed(o, p, bad, nil)
+	}
+	err := c.probeFile(o, row, &p, &bad)
+	return c.probed(o, p, bad, err)
+}
+
+// probed is what a look at an object came to: bad is the content's fault, err the storage's.
+func (c *Catalog) probed(o ident.ObjectID, p Probe, bad, err error) (Probe, error) {
+	if err != nil {
 		return Probe{}, err
 	}
 	if bad != nil {

@@ -89,6 +89,12 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	whole := buf[:head+row.size]
 	buf = whole[head:]
+	if isStored(c.rootAt(row.root).root) {
+		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+			return nil, err
+		}
+		return buf, nil
+	}
 	err := c.withFile(o, row, func(fd int, state fileState) error {
 		for done := int64(0); done < row.size; {
 			if err := ctx.Err(); err != nil {
