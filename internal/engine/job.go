@@ -61,7 +61,7 @@ func (j *job) layout() ring.Layout {
 func (j *job) sampleBytes() int64 {
 	switch {
 	case j.Made != nil:
-		return max(j.Made.Fixed()+j.Made.Guess(), 1)
+		return max(ring.RecordRow(&j.Made.Out, j.Made.Guess()), 1)
 	case j.Recipe.Output().Ragged:
 		return max(j.guess(), 1) + ring.RaggedEntry
 	}

@@ -514,6 +514,22 @@ func TestPrivateDatasetGoesWithItsJob(t *testing.T) {
 	exactly(t, "b", other.mustRecords(0).ids, all(10))
 	other.detach()
 	eventually(t, "it is gone", func() bool { _, ok := w.catalog.Get(uri); return !ok })
+
+	// Declared again, and while its last job ends, it is there for the next one; workers find it by its recipe.
+	private := func(r *larderv1.AddRecordsRequest) { r.Private = true }
+	declare(t, w.dial(), "PID-1/1", 10, private)
+	_, third := w.madeJob(madeSpec("c", uri, 5, func(s *larderv1.JobSpec) { s.Epochs = 1 }))
+	exactly(t, "c", third.mustRecords(0).ids, all(10)) // by the worker of the first job
+	declare(t, w.dial(), "PID-1/1", 10, private)
+	third.detach()
+	eventually(t, "job c has ended", func() bool {
+		j, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "c"})
+		return err == nil && j.GetJob().GetState() == larderv1.JobState_JOB_STATE_DONE
+	})
+	_, fourth := w.madeJob(madeSpec("d", uri, 5, func(s *larderv1.JobSpec) { s.Epochs = 1 }))
+	exactly(t, "d", fourth.mustRecords(0).ids, all(10))
+	fourth.detach()
+	eventually(t, "it is gone again", func() bool { _, ok := w.catalog.Get(uri); return !ok })
 }
 
 // A worker's memory grows for a record that it has no room for; an inline worker works for its own process alone.
@@ -612,4 +628,41 @@ func TestWorkersAreKilledAtRandom(t *testing.T) {
 	trains.Wait()
 	stop()
 	killers.Wait()
+}
+
+// A daemon that stops lets the running epoch end, for which it needs the workers, and then ends their sessions.
+func TestWorkersStayUntilTheLastClientLeaves(t *testing.T) {
+	w := serve(t)
+	const n = 64
+	uri := declare(t, w.dial(), "drain", n)
+	job, tr := w.madeJob(madeSpec("a", uri, 4))
+	crew := w.workers(2, nil, job)
+	if err := tr.st.StartEpoch(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	down := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	go func() { down <- w.server.Shutdown(ctx) }()
+	eventually(t, "it refuses workers", func() bool {
+		k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()}}, 1<<16)
+		if err == nil {
+			_ = k.Close()
+		}
+		return err != nil
+	})
+	rows := 0
+	for rows < n {
+		b, err := tr.st.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows += b.Rows
+		b.Release()
+	}
+	tr.detach()
+	if err := <-down; err != nil {
+		t.Errorf("%v", err)
+	}
+	crew.wg.Wait() // their sessions have ended
 }
