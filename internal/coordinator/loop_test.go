@@ -41,6 +41,8 @@ func (w *worker) rest() {
 	synctest.Wait()
 }
 
+func (w *worker) Unread(dst []Event) []Event { return dst }
+
 func (w *worker) Do(e Effect) {
 	switch x := e.(type) {
 	case Prepare:

@@ -40,6 +40,7 @@ type Engine struct {
 
 	pool     *work.Pool
 	rings    *ring.Set
+	unread   []ring.Given // of Unread, reused
 	meters   *work.Meters
 	guard    *crashguard.Guard // against images that crash the decoder
 	tierWork *work.Serial      // what changes the tiers

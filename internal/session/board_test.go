@@ -42,6 +42,7 @@ func (boardAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.Ep
 	return &larderv1.EpochResponse{}, nil
 }
 func (boardAttachment) Release(uint32, uint64, time.Duration) {}
+func (boardAttachment) Collect() {}
 func (boardAttachment) Close(bool)                            {}
 
 // TestBoard: batches without a report are posted once the client has opened the board, in one order with the frames.

@@ -1,8 +1,11 @@
 """The board of a ring: shared memory in which the daemon posts batches, so that a ready batch costs no system call.
 
 Posts and frames of the socket are one sequence: a post says how many frames of the stream were sent before it. The
-batch of a slot is built ahead, when the slot is released: ``next()`` then only reads the post and hands the batch out.
-A batch counts as handed out when ``head`` has passed its post. That is one assignment, so an interrupt cannot split it.
+batches of several slots are built at once, ahead: ``next()`` then only reads the post and hands the batch out. A batch
+counts as handed out when ``head`` has passed its post. That is one assignment, so an interrupt cannot split it.
+
+Slots are given back in release words behind the posts. The daemon reads them when a frame comes, so a client tells it
+(WAKE) for several slots at once: when the daemon wants to know (``due``), and always before it sleeps.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,10 +24,14 @@ from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
 
-_OPEN, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 64, 72, 128, 64
+_OPEN, _TELL_AT, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 8, 64, 72, 128, 64
+_RELEASE_BYTES = 32
+_AHEAD = 4  # batches that are built at once
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
 _POST = struct.Struct("<QQQIIIII")
+# When it was given back (monotonic nanoseconds), microseconds waited for it, generation: packed in this order.
+_RELEASE = struct.Struct("<QIIQ")
 # Of the second word of a post. The bit above says that a GONE is on its way: then the socket is read before any batch.
 _FRAMES = (1 << 63) - 1
 # These processors show stores in their order, and make loads in theirs; elsewhere batches come over the socket.
@@ -44,18 +52,23 @@ def of(ring: Ring, attach: AttachResponse, held: dict[int, Frame | Lease]) -> Bo
         return None
     if posts < 1 or posts & (posts - 1) or at % 8 or at + _POSTS + posts * _POST_BYTES > len(ring.memory):
         raise _wire.protocol_error(f"a board of {posts} posts at byte {at} of {len(ring.memory)}")
-    return Board(ring, at, posts, rows, held)
+    words = int(attach.get("releases") or 0)
+    if words and (words % 8 or words < at or words + ring.slots * _RELEASE_BYTES > len(ring.memory)):
+        raise _wire.protocol_error(f"release words of {ring.slots} slots at byte {words} of {len(ring.memory)}")
+    board = Board(ring, at, posts, rows, held)
+    board.words = words
+    return board
 
 
 class Board:
     """The client's side of the board.
 
-    ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may be called in any thread.
+    ``next()`` uses it under the Loader's lock; ``close`` may be called in any thread.
     """
 
     __slots__ = (
-        "at", "base", "closed", "fence", "frame", "frames", "head", "held", "mask", "most", "page", "reader", "ready",
-        "ring", "rows", "torch", "unpack", "views",
+        "at", "base", "closed", "fence", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
+        "reader", "ready", "ring", "rows", "told", "torch", "unpack", "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -72,6 +85,10 @@ class Board:
         self.ready: dict[int, tuple[tuple[Any, ...], Lease]] = {}  # by slot: built ahead
         self.views: list[tuple[Any, ...]] = []  # of a whole batch: shape, dtype, offset, strides
         self.torch = False
+        self.words = 0  # where the release words are; 0 = an older daemon, which needs RELEASE frames
+        self.given = 0  # words that were written
+        self.told = 0  # of them, those that the daemon was told of
+        self.others = 0  # batches that were taken, and came as frames
         self.reader: Reader | None = None  # the epoch that takes batches from here without reading the socket
         self.closed = False
         self.fence = threading.Lock()
@@ -143,19 +160,42 @@ class Board:
         if reader is not None:
             reader.board = None
 
-    def prepare(self, queue: Queue, slot: int) -> None:
-        """Builds the next batch of a slot that was released; its lease goes to ``queue`` when its arrays die."""
-        if self.closed or slot in self.ready:
-            return
-        size = self.ring.slot_bytes
-        root = np.frombuffer(self.page, np.uint8, size, slot * size)
-        values: list[Any] = [
-            np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views
-        ]
-        if self.torch:
-            values = [_torch.tensors(v) for v in values]
-        lease = watch(queue, root, None, slot, 0)
-        self.ready[slot] = (tuple(values), lease)
+    def give_back(self, slot: int, generation: int, waited_us: int) -> None:
+        """Gives a slot back in its release word. An interrupt may repeat it."""
+        self.given += 1
+        at = self.words + slot * _RELEASE_BYTES
+        _RELEASE.pack_into(self.page, at, time.monotonic_ns(), min(waited_us, _wire.U32_MAX), 0, generation)
+
+    def due(self) -> bool:
+        """Reports whether the daemon wants to be told of what was given back."""
+        if self.given == self.told:
+            return False
+        wanted: int = _U64.unpack_from(self.page, self.at + _TELL_AT)[0]
+        return self.head + self.others >= wanted
+
+    def build(self, queue: Queue, slot: int) -> bool:
+        """Builds the next batch of a slot, and of some others that have none; False when the slot cannot have one.
+
+        The lease of a batch goes to ``queue`` when its arrays die.
+        """
+        slots, ready, size = self.ring.slots, self.ready, self.ring.slot_bytes
+        if self.closed or slot >= slots:
+            return False
+        built = 0
+        for i in (*range(slot, slots), *range(slot)):
+            if i in ready:
+                continue
+            root = np.frombuffer(self.page, np.uint8, size, i * size)
+            values: list[Any] = [
+                np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views
+            ]
+            if self.torch:
+                values = [_torch.tensors(v) for v in values]
+            ready[i] = (tuple(values), watch(queue, root, None, i, 0))
+            built += 1
+            if built == _AHEAD:
+                break
+        return True
 
     def close(self) -> None:
         """Drops the batches that were built ahead."""

@@ -39,20 +39,23 @@ class Epoch:
         if board is not None:
             shared = self.shared
             with shared.lock:
-                if self.run.session.queue:  # the arrays of the batch before are dead: its slot is released
-                    self.run.session.flush()
-                seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
-                    board.page, board.base + ((board.head & board.mask) << 6)
-                )
-                if (
-                    seq == board.head + 1
-                    and frames == board.frames
-                    and epoch == self.run.epoch
-                    and rows == board.rows
-                    and board.frame is None
-                    and board.reader is self.run
-                    and len(board.held) < board.most
-                ):
+                run, session = self.run, self.run.session
+                if session.queue:  # the arrays of the batch before are dead: its slot is given back
+                    session.flush()
+                while True:
+                    seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
+                        board.page, board.base + ((board.head & board.mask) << 6)
+                    )
+                    if (
+                        seq != board.head + 1
+                        or frames != board.frames
+                        or epoch != run.epoch
+                        or rows != board.rows
+                        or board.frame is not None
+                        or board.reader is not run
+                        or len(board.held) >= board.most
+                    ):
+                        break
                     ready = board.ready.pop(slot, None)
                     if ready is not None:
                         batch, lease = ready
@@ -62,6 +65,9 @@ class Epoch:
                         shared.batches += 1
                         shared.samples += rows
                         return batch
+                    # Then from the beginning: a signal handler may have taken the post meanwhile.
+                    if not board.build(session.queue, slot):
+                        break
         if self.run.done:
             raise StopIteration
         return _next(self.shared, self.run)
@@ -283,6 +289,7 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     shared.samples += b.rows
     shared.wait_seconds += waited
     if s.board is not None:
+        s.board.others += f.number > 0
         s.board.settle()
         s.board.serve(run)
     if keeps:

@@ -192,22 +192,27 @@ class Session:
         The C call that sends an item also notes that it was sent, so an interrupt sends nothing twice and leaves
         nothing out.
         """
-        queue = self.queue
+        queue, board, s = self.queue, self.board, self._sock
+        if s is None or self.pid != os.getpid():
+            queue.clear()
+            return False
         while queue:
             item = queue[0]
             if isinstance(item, Lease):
-                if not item.handed_out(self.board):
+                if not item.handed_out(board):
                     queue.popleft()  # interrupted before it was handed out: the batch waits for the next next()
                     continue
                 if self.held.get(item.slot) is (item.frame or item):
                     del self.held[item.slot]
+                if board is not None and board.words:
+                    board.give_back(item.slot, item.generation, item.waited_us)
+                    queue.popleft()
+                    if board.due():
+                        self._tell(board)
+                    continue
                 data = _wire.pack_release(item.slot, item.generation, item.waited_us)
             else:
                 data = item
-            s = self._sock
-            if s is None or self.pid != os.getpid():
-                queue.clear()
-                return False
             try:
                 if not self._sent or self._sent[-1][0] is not item:
                     self._sent.extend(zip((item,), map(s.send, (data,), _AT_ONCE), strict=False))
@@ -224,14 +229,19 @@ class Session:
                 return False
             queue.popleft()
             self._sent.clear()
-            if isinstance(item, Lease) and self.board is not None:
-                self.board.prepare(queue, item.slot)
         return True
+
+    def _tell(self, board: _board.Board) -> None:
+        """Queues the frame that has the daemon look at the release words. An interrupt may repeat it."""
+        given = board.given
+        self.queue.append(_wire.WAKE_FRAME)
+        board.told = given
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:
         """Sends a request; an interrupt in the middle of a frame ends the connection."""
         self.flush()
-        view = memoryview(data)
+        view, board = memoryview(data), self.board
+        given = 0 if board is None else board.given
         with self._send_lock:
             self._sending = True
             try:
@@ -252,6 +262,8 @@ class Session:
                             raise  # by a signal handler
                         self.look()  # it may have said why
                         raise self.fail(self._died(e)) from e
+                if board is not None:
+                    board.told = max(board.told, given)  # with any frame the daemon looks at the release words
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
                     self.cut(f"the connection to the daemon at {self.path} was interrupted in the middle of a request")
@@ -276,7 +288,12 @@ class Session:
         wait_ms = min(max(0.0, left), 86400.0) * 1000
         if self.queue:  # the socket was full: look again soon
             wait_ms = min(wait_ms, 20.0)
-        board = self.board if posts and wait_ms > 0 else None
+        board = self.board
+        if board is not None and wait_ms > 0 and board.given != board.told:  # else it might wait for a slot of its own
+            self._tell(board)
+            self.flush()
+        if not posts or wait_ms <= 0:
+            board = None
         if board is not None and not board.sleeps(self._received.count):
             return True
         came = self._poller.poll(wait_ms)
@@ -364,8 +381,13 @@ class Session:
 
     def discard(self, frame: Frame) -> None:
         """Consumes a frame without using it; the slot of a batch is released."""
-        b = frame.batch
-        if b is not None:
+        b, board = frame.batch, self.board
+        if b is not None and board is not None and board.words:
+            board.give_back(b.slot, b.generation, 0)
+            board.others += frame.number > 0
+            if board.due():
+                self._tell(board)
+        elif b is not None:
             self.queue.append(_wire.pack_release(b.slot, b.generation, 0))
         frame.taken = True
         self.flush()
