@@ -4,12 +4,14 @@ Posts and frames of the socket are one sequence: a post says how many frames of 
 batches of several slots are built at once, ahead: ``next()`` then only reads the post and hands the batch out. A batch
 counts as handed out when ``head`` has passed its post. That is one assignment, so an interrupt cannot split it.
 
-Slots are given back in release words behind the posts. The daemon reads them when a frame comes, so a client tells it
-(WAKE) for several slots at once: when the daemon wants to know (``due``), and always before it sleeps.
+Slots are given back in release words behind the posts; the end of a batch that was built ahead writes its word (see
+_lease). The daemon reads the words when a frame comes. A client tells it (WAKE) of several slots at once: when the
+daemon wants to know, and always before it sleeps.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import struct
 import threading
@@ -19,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import _torch, _wire
-from ._lease import Lease, Queue, watch
+from ._lease import RELEASE, Lease, Words, watch_ahead
 from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
@@ -30,8 +32,6 @@ _AHEAD = 4  # batches that are built at once
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
 _POST = struct.Struct("<QQQIIIII")
-# When it was given back (monotonic nanoseconds), microseconds waited for it, generation: packed in this order.
-_RELEASE = struct.Struct("<QIIQ")
 # Of the second word of a post. The bit above says that a GONE is on its way: then the socket is read before any batch.
 _FRAMES = (1 << 63) - 1
 # These processors show stores in their order, and make loads in theirs; elsewhere batches come over the socket.
@@ -67,7 +67,7 @@ class Board:
     """
 
     __slots__ = (
-        "at", "base", "closed", "fence", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
+        "at", "base", "closed", "died", "fence", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
         "reader", "ready", "ring", "rows", "told", "torch", "unpack", "views", "words",
     )  # fmt: skip
 
@@ -86,8 +86,9 @@ class Board:
         self.views: list[tuple[Any, ...]] = []  # of a whole batch: shape, dtype, offset, strides
         self.torch = False
         self.words = 0  # where the release words are; 0 = an older daemon, which needs RELEASE frames
-        self.given = 0  # words that were written
-        self.told = 0  # of them, those that the daemon was told of
+        self.died: collections.deque[None] = collections.deque()  # an item for each word that the end of a batch wrote
+        self.given = 0  # words that were written otherwise
+        self.told = 0  # of these, those that the daemon was told of
         self.others = 0  # batches that were taken, and came as frames
         self.reader: Reader | None = None  # the epoch that takes batches from here without reading the socket
         self.closed = False
@@ -164,22 +165,35 @@ class Board:
         """Gives a slot back in its release word. An interrupt may repeat it."""
         self.given += 1
         at = self.words + slot * _RELEASE_BYTES
-        _RELEASE.pack_into(self.page, at, time.monotonic_ns(), min(waited_us, _wire.U32_MAX), 0, generation)
+        RELEASE.pack_into(self.page, at, time.monotonic_ns(), min(waited_us, _wire.U32_MAX), 0, generation)
+
+    def untold(self) -> bool:
+        """Reports whether the daemon may not know of every slot that was given back."""
+        return bool(self.died) or self.given != self.told
 
     def due(self) -> bool:
         """Reports whether the daemon wants to be told of what was given back."""
-        if self.given == self.told:
-            return False
         wanted: int = _U64.unpack_from(self.page, self.at + _TELL_AT)[0]
-        return self.head + self.others >= wanted
+        return self.head + self.others >= wanted and self.untold()
 
-    def build(self, queue: Queue, slot: int) -> bool:
-        """Builds the next batch of a slot, and of some others that have none; False when the slot cannot have one.
+    def note_told(self, died: int, given: int) -> None:
+        """Notes that the daemon looks at what was given back when ``died`` and ``given`` had these values."""
+        self.told = max(self.told, given)
+        while died > 0 and self.died:
+            self.died.popleft()
+            died -= 1
 
-        The lease of a batch goes to ``queue`` when its arrays die.
-        """
+    def reap(self) -> None:
+        """Gives back what an interrupt left: batches that were handed out, and whose end was not awaited yet."""
+        for slot, lease in list(self.held.items()):
+            if isinstance(lease, Lease) and 0 < lease.post <= self.head and lease() is None:
+                self.give_back(slot, lease.generation, 0)
+                self.held.pop(slot, None)
+
+    def build(self, slot: int) -> bool:
+        """Builds the next batch of a slot, and of some others that have none; False when the slot cannot have one."""
         slots, ready, size = self.ring.slots, self.ready, self.ring.slot_bytes
-        if self.closed or slot >= slots:
+        if self.closed or not self.words or slot >= slots:
             return False
         built = 0
         for i in (*range(slot, slots), *range(slot)):
@@ -191,11 +205,18 @@ class Board:
             ]
             if self.torch:
                 values = [_torch.tensors(v) for v in values]
-            ready[i] = (tuple(values), watch(queue, root, None, i, 0))
+            words = Words(self.page, self.words + i * _RELEASE_BYTES, self.held, self.died)
+            ready[i] = (tuple(values), watch_ahead(words, root, i))
             built += 1
             if built == _AHEAD:
                 break
         return True
+
+    def disarm(self) -> None:
+        """In a forked child: the end of its copies of the arrays must not give the parent's batches back."""
+        for lease in self.held.values():
+            if isinstance(lease, Lease):
+                lease.armed.clear()
 
     def close(self) -> None:
         """Drops the batches that were built ahead."""

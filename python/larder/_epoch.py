@@ -39,9 +39,11 @@ class Epoch:
         if board is not None:
             shared = self.shared
             with shared.lock:
-                run, session = self.run, self.run.session
-                if session.queue:  # the arrays of the batch before are dead: its slot is given back
-                    session.flush()
+                run = self.run
+                if run.session.queue:  # arrays of a batch that was not built ahead are dead
+                    run.session.flush()
+                if board.died and board.due():
+                    run.session.tell()
                 while True:
                     seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
                         board.page, board.base + ((board.head & board.mask) << 6)
@@ -62,11 +64,12 @@ class Epoch:
                         lease.generation, lease.post = generation, seq
                         board.held[slot] = lease
                         board.head = seq  # in this step it is taken
+                        lease.armed.append(generation)  # if an interrupt comes before this, see Board.reap
                         shared.batches += 1
                         shared.samples += rows
                         return batch
                     # Then from the beginning: a signal handler may have taken the post meanwhile.
-                    if not board.build(session.queue, slot):
+                    if not board.build(slot):
                         break
         if self.run.done:
             raise StopIteration

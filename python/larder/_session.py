@@ -122,6 +122,8 @@ class Session:
         self._send_lock = threading.RLock()  # the parent's thread that held it does not exist here
         self._sending = False
         self.queue.clear()
+        if self.board is not None:
+            self.board.disarm()
         if self.error is None:
             self.error = self._foreign()
         self._close_socket()
@@ -199,16 +201,14 @@ class Session:
         while queue:
             item = queue[0]
             if isinstance(item, Lease):
-                if not item.handed_out(board):
+                if not item.handed_out():
                     queue.popleft()  # interrupted before it was handed out: the batch waits for the next next()
                     continue
-                if self.held.get(item.slot) is (item.frame or item):
+                if self.held.get(item.slot) is item.frame:
                     del self.held[item.slot]
                 if board is not None and board.words:
                     board.give_back(item.slot, item.generation, item.waited_us)
                     queue.popleft()
-                    if board.due():
-                        self._tell(board)
                     continue
                 data = _wire.pack_release(item.slot, item.generation, item.waited_us)
             else:
@@ -229,19 +229,27 @@ class Session:
                 return False
             queue.popleft()
             self._sent.clear()
+        if board is not None and board.given != board.told and board.due():
+            self._note_told(board)
         return True
 
-    def _tell(self, board: _board.Board) -> None:
-        """Queues the frame that has the daemon look at the release words. An interrupt may repeat it."""
-        given = board.given
+    def tell(self) -> None:
+        """Has the daemon look at the release words."""
+        if self.board is not None:
+            self._note_told(self.board)
+            self.flush()
+
+    def _note_told(self, board: _board.Board) -> None:
+        """Queues the frame that tells of the release words. An interrupt may repeat it."""
+        died, given = len(board.died), board.given
         self.queue.append(_wire.WAKE_FRAME)
-        board.told = given
+        board.note_told(died, given)
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:
         """Sends a request; an interrupt in the middle of a frame ends the connection."""
         self.flush()
         view, board = memoryview(data), self.board
-        given = 0 if board is None else board.given
+        died, given = (0, 0) if board is None else (len(board.died), board.given)
         with self._send_lock:
             self._sending = True
             try:
@@ -263,7 +271,7 @@ class Session:
                         self.look()  # it may have said why
                         raise self.fail(self._died(e)) from e
                 if board is not None:
-                    board.told = max(board.told, given)  # with any frame the daemon looks at the release words
+                    board.note_told(died, given)  # with any frame the daemon looks at the release words
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
                     self.cut(f"the connection to the daemon at {self.path} was interrupted in the middle of a request")
@@ -289,9 +297,10 @@ class Session:
         if self.queue:  # the socket was full: look again soon
             wait_ms = min(wait_ms, 20.0)
         board = self.board
-        if board is not None and wait_ms > 0 and board.given != board.told:  # else it might wait for a slot of its own
-            self._tell(board)
-            self.flush()
+        if board is not None and wait_ms > 0:
+            board.reap()
+            if board.untold():  # else this might wait for a slot that the daemon does not know of
+                self.tell()
         if not posts or wait_ms <= 0:
             board = None
         if board is not None and not board.sleeps(self._received.count):
@@ -385,12 +394,12 @@ class Session:
         if b is not None and board is not None and board.words:
             board.give_back(b.slot, b.generation, 0)
             board.others += frame.number > 0
-            if board.due():
-                self._tell(board)
         elif b is not None:
             self.queue.append(_wire.pack_release(b.slot, b.generation, 0))
         frame.taken = True
         self.flush()
+        if board is not None and board.due():
+            self.tell()
 
     # ---- calls
 

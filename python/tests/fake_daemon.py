@@ -311,7 +311,7 @@ class Peer:
     def handle(self, type_: int, rid: int, payload: bytes) -> None:
         if type_ == 11:
             slot, waited, gen = struct.unpack("<IIQ", payload)
-            if self.words:
+            if self.words and self.segments[0][self.board]:
                 self.d.violations.append("RELEASE from a client that has release words")
             self.release(slot, gen, waited)
             return
