@@ -45,7 +45,9 @@ func (r Releases) Write(slot uint32, gen uint64, waited uint32, at int64) {
 }
 
 // Gen is the generation of a slot that was given back last, by the word of the client.
-func (r Releases) Gen(slot int) uint64 { return atomic.LoadUint64(r.u64(slot*releaseSize + releaseGen)) }
+func (r Releases) Gen(slot int) uint64 {
+	return atomic.LoadUint64(r.u64(slot*releaseSize + releaseGen))
+}
 
 // Read is the rest of a slot's record; see Write.
 func (r Releases) Read(slot int) (waited uint32, at int64) {
@@ -55,7 +57,9 @@ func (r Releases) Read(slot int) (waited uint32, at int64) {
 
 // TellAt is when a client tells the daemon of the slots that it gave back: once it has taken so many batches of the
 // attachment, posts and BATCH frames alike. It is the daemon's, a hint. mem is the board.
-func TellAt(mem []byte) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[boardTellAt]))) }
+func TellAt(mem []byte) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[boardTellAt])))
+}
 
 // SetTellAt writes it.
 func SetTellAt(mem []byte, taken uint64) {
