@@ -145,8 +145,8 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 	})
 }
 
-// A client that gives slots back in memory, and says nothing, is not silent: what it gave back is read before a decision
-// by time, and counts from when it gave it back.
+// A client that gives slots back in memory, and says nothing, is not silent: what it gave back is read before a
+// decision by time, and counts from when it gave it back.
 func TestWhatIsUnreadCountsBeforeATick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Config{

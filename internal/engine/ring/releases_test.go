@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"larder/internal/session/wire"
 	"larder/internal/shm"
+	"larder/internal/xrand"
 )
 
 // wordRing is a ring of that many slots that has nothing but a board and release words.
@@ -140,7 +140,7 @@ func TestReleaseWordsUnderWay(t *testing.T) {
 	done := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() { // the client
-		rng, words := rand.New(rand.NewPCG(1, 2)), r.words()
+		rng, words := xrand.New(1, 2), r.words()
 		var held []Given
 		for g := range leases {
 			held = append(held, g)
