@@ -43,7 +43,7 @@ def ids(loader):
 
 def waited(lives, job):
     out = json.loads(lives.daemon.cli("jobs", "describe", job, "-o", "json").stdout)
-    return float(out.get("job", out).get("counters", {}).get("waitSeconds") or 0)
+    return float(out["counters"]["wait_seconds"])
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 6])
