@@ -28,7 +28,7 @@ from ._wire import Frame
 
 _OPEN, _TELL_AT, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 8, 64, 72, 128, 64
 _RELEASE_BYTES = 32
-_AHEAD = 4  # batches that are built at once
+_AHEAD = 8  # batches that are built at once
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
 _POST = struct.Struct("<QQQIIIII")
@@ -68,7 +68,7 @@ class Board:
 
     __slots__ = (
         "at", "base", "closed", "died", "fence", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
-        "reader", "ready", "ring", "rows", "told", "torch", "unpack", "views", "words",
+        "reader", "ready", "ring", "rows", "tell_at", "told", "told_at", "torch", "unpack", "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -79,6 +79,7 @@ class Board:
         self.held = held
         self.most = ring.slots - min(2, ring.slots - 2)  # as many held batches or more: the next one is a copy
         self.unpack = _POST.unpack_from
+        self.tell_at, self.told_at = _U64.unpack_from, at + _TELL_AT  # how and where the daemon says when to tell
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
@@ -173,7 +174,7 @@ class Board:
 
     def due(self) -> bool:
         """Reports whether the daemon wants to be told of what was given back."""
-        wanted: int = _U64.unpack_from(self.page, self.at + _TELL_AT)[0]
+        wanted: int = self.tell_at(self.page, self.told_at)[0]
         return self.head + self.others >= wanted and self.untold()
 
     def note_told(self, died: int, given: int) -> None:
@@ -192,12 +193,11 @@ class Board:
 
     def build(self, slot: int) -> bool:
         """Builds the next batch of a slot, and of some others that have none; False when the slot cannot have one."""
-        slots, ready, size = self.ring.slots, self.ready, self.ring.slot_bytes
+        size, slots, built = self.ring.slot_bytes, self.ring.slots, 0
         if self.closed or not self.words or slot >= slots:
             return False
-        built = 0
         for i in (*range(slot, slots), *range(slot)):
-            if i in ready:
+            if i in self.ready:
                 continue
             root = np.frombuffer(self.page, np.uint8, size, i * size)
             values: list[Any] = [
@@ -206,7 +206,7 @@ class Board:
             if self.torch:
                 values = [_torch.tensors(v) for v in values]
             words = Words(self.page, self.words + i * _RELEASE_BYTES, self.held, self.died)
-            ready[i] = (tuple(values), watch_ahead(words, root, i))
+            self.ready[i] = (tuple(values), watch_ahead(words, root, i))
             built += 1
             if built == _AHEAD:
                 break

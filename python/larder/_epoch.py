@@ -42,7 +42,7 @@ class Epoch:
                 run = self.run
                 if run.session.queue:  # arrays of a batch that was not built ahead are dead
                     run.session.flush()
-                if board.died and board.due():
+                if board.died and board.head + board.others >= board.tell_at(board.page, board.told_at)[0]:
                     run.session.tell()
                 while True:
                     seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(

@@ -234,10 +234,12 @@ class Session:
         return True
 
     def tell(self) -> None:
-        """Has the daemon look at the release words."""
+        """Has the daemon look at the release words; while it prepares batches, this builds their arrays."""
         if self.board is not None:
             self._note_told(self.board)
             self.flush()
+            if self.board.reader is not None:
+                self.board.build(0)
 
     def _note_told(self, board: _board.Board) -> None:
         """Queues the frame that tells of the release words. An interrupt may repeat it."""
