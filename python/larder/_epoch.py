@@ -10,6 +10,7 @@ from typing import Any, cast
 from . import _connection, _finalizer, _lease, _reconnect, _ring, _torch, _wire
 from ._caller import warn
 from ._messages import EpochEnd, Sizes
+from ._mix import Mixer
 from ._run import Run
 from ._session import Session
 from ._shared import Loaded, Shared
@@ -114,6 +115,7 @@ def _start(shared: Shared, s: Session) -> Run:
         shared.running.abandon("another epoch was begun")
     run = Run(s, shared.coming())
     run.before = loaded.before if loaded is not None and loaded.pending else 0
+    run.mixer = Mixer.of(shared.described, shared.rank)
     shared.pinned = None
     shared.next_epoch = run.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
     shared.running = run
@@ -270,11 +272,14 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     values = [ring.array(root, ring.fields[name], b.rows) for name in shared.settings.fields]
     # With the batch before, which the loop variable still names, two are held; more: the caller keeps batches.
     others = len(s.held) - (b.slot in s.held)  # it is there when an earlier next() was interrupted
-    keeps = ring.slots - others - 1 < min(2, ring.slots - 2)
+    keeps = run.mixer is None and ring.slots - others - 1 < min(2, ring.slots - 2)
     # The root's death releases the slot, but only once this very lease has taken the frame, in one step below: an
     # interrupt before that leaves the batch to the next next(), and a root that lives on in a traceback does no harm.
     lease = _lease.watch(s.queue, root, f, b.slot, int(waited * 1e6))
-    if keeps:
+    if run.mixer is not None:  # into memory of its own; the slot is released with the root, at the end of this call
+        hwc = ring.fields["image"].hwc
+        values = run.mixer.mix(shared.settings.fields, values, hwc, run.epoch, run.before + b.step)
+    elif keeps:
         values = [_ring.copy(v) for v in values]
     if shared.form is not None:
         batch: Batch = shared.form.make(values, b.rows)
@@ -289,7 +294,7 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     shared.wait_seconds += waited
     if s.board is not None:
         s.board.settle()
-        if shared.form is None or shared.form.ahead:
+        if run.mixer is None and (shared.form is None or shared.form.ahead):
             s.board.serve(run)
     if keeps:
         shared.copies += 1

@@ -237,6 +237,7 @@ class FieldMessage(TypedDict, total=False):
     ragged: bool
     kind: str
     dims: int
+    layout: str
 
 
 class Sizes(TypedDict, total=False):
