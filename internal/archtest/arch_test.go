@@ -84,7 +84,7 @@ var allowed = map[string][]string{
 		"larder/internal/prep", "larder/jobs", "larder/proto/larder/v1"},
 	"larder/internal/engine/work": {"larder/internal/coordinator", "larder/internal/engine/crashguard",
 		"larder/internal/engine/ring", "larder/internal/errs", "larder/internal/heap", "larder/internal/ident",
-		"larder/internal/prep", "larder/internal/source", "larder/jobs", "larder/tiers"},
+		"larder/internal/prep", "larder/internal/record", "larder/internal/source", "larder/jobs", "larder/tiers"},
 	"larder/internal/resume": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
 	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant",

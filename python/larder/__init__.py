@@ -17,7 +17,7 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 6. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
 7. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
 8. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
-9. ``_make``, ``_facts``, ``_resume``, ``_loader``: the Loader.
+9. ``_make``, ``_facts``, ``_resume``, ``_loader``, ``torch``: the Loader, and torch's DataLoader on it.
 """
 
 from . import errors, ops

@@ -187,7 +187,9 @@ class Arguments:
 
     def _plan(self, place: _ranks.Place, output: Output) -> Plan:
         """What a dataset in Python asks for, before any of its items was made."""
-        part = _dataset.understand(self.dataset)
+        part, mark = _dataset.understand(self.dataset), ""
+        if not self.shuffle:
+            part, mark = _dataset.in_order(part)
         if self.name is None and place.world_size > 1:
             raise InvalidError(
                 f"a dataset in Python that {place.world_size} ranks share needs a name", subject="name",
@@ -206,7 +208,7 @@ class Arguments:
         memory = 0 if self.worker_memory is None else _checks.integer("worker_memory", self.worker_memory, 1, 2**62)
         return Plan(
             part=part,
-            identity=_dataset.identity(part.base, self.name, self.version),
+            identity=_dataset.identity(part.base, self.name, self.version, mark),
             steps=_transform.steps(self.transform),
             cache=self.cache or "",
             workers=workers,

@@ -15,11 +15,11 @@ FIELDS = ("image", "label", "index")
 Word = TypeVar("Word", bound=str)
 
 
-def unknown_keyword(name: str, known: list[str]) -> TypeError:
+def unknown_keyword(name: str, known: list[str], of: str = "Loader") -> TypeError:
     """The TypeError for a keyword that does not exist, with the nearest one."""
     near = difflib.get_close_matches(name, known, 1, 0.6)
     hint = f"; did you mean {near[0]!r}?" if near else f"; the arguments are {', '.join(known)}"
-    return TypeError(f"Loader() got an unexpected keyword argument {name!r}{hint}")
+    return TypeError(f"{of}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:

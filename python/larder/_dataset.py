@@ -6,6 +6,7 @@ one dataset share its samples. torch itself is never imported here.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import sys
@@ -46,6 +47,20 @@ class Part:
     def ordered(self) -> bool:
         """Whether the part has each sample once, in the order of the base."""
         return self.indices is None or bool(np.all(np.diff(self.indices) > 0))
+
+
+class Listed:
+    """The samples of a part in its own order, as a dataset."""
+
+    def __init__(self, part: Part) -> None:
+        assert part.indices is not None
+        self.base, self.indices = part.base, part.indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return fetch(self.base, int(self.indices[index]))
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,8 @@ def _indexed(dataset: Any) -> bool:
 
 def describe(dataset: Any) -> str:
     """The dataset in words, by its type."""
+    if isinstance(dataset, Listed):
+        return describe(dataset.base)
     t = dataset if isinstance(dataset, type) else type(dataset)
     prefix = "the class " if isinstance(dataset, type) else "dataset "
     return f"{prefix}{t.__module__}.{t.__qualname__}" if t.__module__ != "builtins" else f"{prefix}{t.__qualname__}"
@@ -178,8 +195,20 @@ def _all(part: Part) -> Indices:
     return np.arange(part.length, dtype=np.int64) if part.indices is None else part.indices
 
 
-def identity(base: Any, name: str | None, version: str | None) -> Identity:
-    """The name of a dataset. Without one it is this process's own, which is said once.
+def in_order(part: Part) -> tuple[Part, str]:
+    """The part as it is given without shuffling, and what its name gets behind it.
+
+    The daemon's order is that of the base. A part in another order, as of ``random_split``, becomes a dataset of its
+    own, which is shared with jobs that give the same samples in the same order.
+    """
+    if part.indices is None or part.ordered:
+        return part, ""
+    mark = hashlib.blake2b(part.indices.tobytes(), digest_size=4).hexdigest()
+    return Part(Listed(part), None, part.rows), f"~{mark}"
+
+
+def identity(base: Any, name: str | None, version: int | str | None, mark: str = "") -> Identity:
+    """The name of a dataset, with a mark behind it. Without one it is this process's own, which is said once.
 
     Raises:
         InvalidError: a name or version that cannot be one.
@@ -197,7 +226,7 @@ def identity(base: Any, name: str | None, version: str | None) -> Identity:
     bad = isinstance(version, bool) or not isinstance(version, (str, int, type(None)))
     if bad or not 0 < len(text) <= 64 or not text.isprintable() or set(text) & set("@/ :"):
         raise InvalidError(f"version is {version!r}; it must be a number or a word of 1 to 64 letters", subject=name)
-    return Identity(name, text, False)
+    return Identity(name + mark, text, False)
 
 
 def _own(base: Any) -> str:
@@ -241,6 +270,8 @@ def code(base: Any) -> str:
         return own
     if _kind(base) == "ConcatDataset":
         return "+".join(code(d) for d in base.datasets)
+    if isinstance(base, Listed):
+        return code(base.base)
     return _digest.type_source(type(base))
 
 

@@ -7,17 +7,17 @@ import random
 import numpy as np
 import pytest
 from larder import _nested, _ragged
-from larder._ragged import Pad
+from larder._batches import Batches
+from larder._ragged import Ragged
 from larder.errors import InvalidError
 
 
-def plain_pad(rows, value, steps):
+def plain_pad(rows, value, multiple, shape):
     """Element by element, with Python lists only."""
-    ndim = rows[0].ndim
     sizes = []
-    for i in range(ndim):
+    for i, known in enumerate(shape):
         n = max(r.shape[i] for r in rows)
-        while n % steps[i]:
+        while n % multiple and (known < 0 or len({r.shape[i] for r in rows}) > 1):
             n += 1
         sizes.append(n)
     out = np.empty((len(rows), *sizes), rows[0].dtype)
@@ -30,29 +30,20 @@ def plain_pad(rows, value, steps):
 @pytest.mark.parametrize("seed", range(60))
 def test_padding_is_that_of_plain_loops(seed):
     r = random.Random(seed)
-    ndim = r.randrange(1, 4)
+    ndim = r.randrange(4)
     dtype = r.choice(["uint8", "int64", "float32", "bool", "float16"])
+    known = [r.choice([-1, 3]) for _ in range(ndim)]
     rows = []
     for _ in range(r.randrange(1, 5)):
-        shape = tuple(r.randrange(5) for _ in range(ndim))
+        shape = tuple(r.randrange(5) if n < 0 else n for n in known)
         rows.append(np.array([r.randrange(2) for _ in range(int(np.prod(shape)))], dtype).reshape(shape))
     value = r.choice([0, 1]) if dtype in ("bool", "uint8") else r.choice([0, -100, 7])
-    steps = tuple(r.randrange(1, 4) for _ in range(ndim)) if seed % 2 else r.randrange(1, 4)
-    want = plain_pad(rows, value, steps if isinstance(steps, tuple) else (steps,) + (1,) * (ndim - 1))
-    got = _ragged.pad(rows, Pad(value, steps), "x")
+    multiple = r.randrange(1, 5)
+    want = plain_pad(rows, value, multiple, known)
+    got = _ragged.pad(rows, Ragged("pad", value, multiple), known, "x")
     assert got.dtype == want.dtype
     assert got.shape == want.shape
     assert (got == want).all()
-    if len({a.shape for a in rows}) == 1:
-        assert (_ragged.pad(np.stack(rows), Pad(value, steps), "x") == want).all()
-
-
-def test_an_array_that_fits_is_not_copied():
-    column = np.zeros((2, 8, 3))
-    assert _ragged.join(column, Pad(multiple=4), "x") is column
-    assert _ragged.join(column, "list", "x") is column
-    assert _ragged.join(column, "nested", "x") is column
-    assert _ragged.join([], Pad(), "x").shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -62,29 +53,9 @@ def test_an_array_that_fits_is_not_copied():
 def test_a_value_that_the_dtype_has_not_is_refused(value, dtype, words):
     rows = [np.zeros(1, dtype), np.zeros(2, dtype)]
     with pytest.raises(InvalidError) as e:
-        _ragged.pad(rows, Pad(value), "ids")
+        _ragged.pad(rows, Ragged("pad", value), [-1], "ids")
     assert words in str(e.value)
     assert "field ids" in str(e.value)
-
-
-@pytest.mark.parametrize("multiple", [0, -1, 1.5, True, (2, 0), "8"])
-def test_a_multiple_that_cannot_be_is_refused(multiple):
-    with pytest.raises(InvalidError, match="multiple"):
-        Pad(multiple=multiple)
-    with pytest.raises(InvalidError, match="for samples of 1 dimensions"):
-        _ragged.pad([np.zeros(1)], Pad(multiple=(1, 2)), "x")
-
-
-def test_rules():
-    fields = ["a", "b.c"]
-    assert _ragged.rules(None, fields) == {}
-    assert _ragged.rules("pad", fields) == {"a": Pad(), "b.c": Pad()}
-    assert _ragged.rules({"b.c": Pad(-1, 8), "a": "list"}, fields) == {"b.c": Pad(-1, 8), "a": "list"}
-    with pytest.raises(InvalidError, match=r"'x', which samples do not have \(fields: a, b.c\)"):
-        _ragged.rules({"x": "pad"}, fields)
-    for bad in ("stack", 3, {"a": None}):
-        with pytest.raises(InvalidError, match="larder.Pad"):
-            _ragged.rules(bad, fields)
 
 
 def test_bfloat16_is_padded_as_torch_rounds():
@@ -97,7 +68,7 @@ def test_bfloat16_is_padded_as_torch_rounds():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_batches_with_rules():
+def test_batches_of_uneven_samples():
     torch = pytest.importorskip("torch")
     items = [
         {"ids": [1, 2, 3], "boxes": torch.ones(2, 4), "half": torch.ones(1, dtype=torch.bfloat16), "t": "a", "n": 1},
@@ -106,19 +77,28 @@ def test_batches_with_rules():
     structure = _nested.flatten(items[0])[1]
     rows = [[x.values for x in _nested.leaves(i, structure)] for i in items]
     columns = [[row[k] for row in rows] for k in range(3)] + [["a", "b"], np.array([1, 2])]
-    rules = _ragged.rules({"ids": Pad(-100, 4), "boxes": "list", "half": "pad"}, structure.names)
-    got = _nested.batch(columns, structure, ragged=rules)
+    varies = {"ids": [-1], "boxes": [-1, 4], "half": [-1]}
+
+    def batch(mode, value=0.0, multiple=1, tensors=True):
+        how = Batches(structure, varies, tensors, False, Ragged(mode, value, multiple), None, False)
+        return how.make(columns, 2)
+
+    got = batch("pad", -100, 4)
     assert got["ids"].tolist() == [[1, 2, 3, -100], [4, -100, -100, -100]]
     assert got["ids"].dtype == torch.int64
-    assert [b.shape for b in got["boxes"]] == [(2, 4), (0, 4)]
-    assert got["half"].tolist() == [[1, 0], [1, 1]]
+    assert got["boxes"].shape == (2, 4, 4)
+    assert got["half"].tolist() == [[1, -100, -100, -100], [1, 1, -100, -100]]
     assert got["half"].dtype == torch.bfloat16
     assert got["t"] == ["a", "b"]
     assert got["n"].tolist() == [1, 2]
-    nested = _nested.batch(columns, structure, ragged=_ragged.rules("nested", structure.names))
+    lists = batch("list")
+    assert [b.shape for b in lists["boxes"]] == [(2, 4), (0, 4)]
+    assert [t.tolist() for t in lists["ids"]] == [[1, 2, 3], [4]]
+    nested = batch("nested")
     assert nested["boxes"].is_nested
     assert [t.tolist() for t in nested["boxes"].unbind()] == [items[0]["boxes"].tolist(), []]
     assert [t.dtype for t in nested["half"].unbind()] == [torch.bfloat16] * 2
-    plain = _nested.batch(columns, structure, torch=False, ragged=rules)
-    assert isinstance(plain["ids"], np.ndarray)
+    plain = batch("list", tensors=False)
     assert all(isinstance(b, np.ndarray) for b in plain["boxes"])
+    with pytest.raises(InvalidError, match="field ids: 0.5 is no value of dtype int64"):
+        batch("pad", 0.5)

@@ -1,0 +1,310 @@
+"""``DataLoader``: torch's signature, with samples that jobs share.
+
+A script changes its import::
+
+    from larder.torch import DataLoader  # was: from torch.utils.data import DataLoader
+
+Workers run the dataset as torch's do, under the daemon's direction: what several jobs need is made once. Give the
+dataset a ``name=`` and other processes share it; say ``cache="items"`` when item i is always the same, or
+``share="augmented"`` when it is random. docs/guides/python-datasets.md is the guide.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import data
+from torch.utils.data.distributed import DistributedSampler
+
+from . import _checks, _dataset, _make
+from ._arguments import Arguments
+from ._loader import Loader
+from .errors import InvalidError
+
+__all__ = ["DataLoader"]
+
+_FOREVER = 1e6  # seconds: torch's timeout=0
+_MOST = 64  # batches ahead
+_LARDER = (
+    *("name", "version", "cache", "share", "transform", "job", "seed", "order", "epochs", "on_error", "ragged"),
+    *("pad_value", "pad_multiple", "sample_timeout", "worker_memory", "endpoint", "on_daemon_loss", "native", "even"),
+    *("return_index", "rank", "world_size", "replace", "skip_empty"),
+)
+_SAMPLERS = (
+    "larder chooses the samples of a batch, so that jobs can share them; it knows SequentialSampler, RandomSampler "
+    "(without replacement), SubsetRandomSampler and DistributedSampler"
+)
+
+
+class DataLoader:
+    """torch's DataLoader on larder: the same arguments, the same batches.
+
+    Args:
+        dataset: a map-style dataset. A torchvision ImageFolder whose transforms larder has with equal bits is prepared
+            by the daemon itself (``native=False``: by workers).
+        batch_size, shuffle, sampler, batch_sampler, drop_last: as torch's. Of samplers those are known that say which
+            samples there are, not in which order of their own: sequential, random without replacement, subset-random
+            and distributed. A DistributedSampler gives all ranks floor(n / ranks) samples, none twice.
+        num_workers: worker processes of this loader; 0 runs the dataset in this process, while it waits for a batch.
+        collate_fn: gets the list of samples, in this process.
+        pin_memory, pin_memory_device: copies batches into pinned memory, where there is a GPU.
+        timeout: seconds that a batch may take; 0 = any.
+        worker_init_fn, multiprocessing_context, persistent_workers: as torch's. Workers that stay keep the dataset as
+            it was when they started.
+        generator: gives the seed; so does ``torch.manual_seed``.
+        prefetch_factor: batches ahead for each worker, 64 in all at most.
+        in_order: batches always come in order.
+        larder: the arguments of :class:`larder.Loader` that torch has no word for: name, version, cache, share,
+            transform, job, seed, order, epochs, on_error, ragged, pad_value, pad_multiple, sample_timeout,
+            worker_memory, endpoint, on_daemon_loss, native, even, return_index, rank, world_size, replace, skip_empty.
+
+    Raises:
+        TypeError: the dataset is an IterableDataset, or an argument does not exist.
+        InvalidError: an argument, a sampler or an item cannot work. It is a ValueError.
+
+    Example:
+        >>> from larder.torch import DataLoader
+        >>> train = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4, name="speech", cache="items")
+        >>> for batch in train:
+        ...     ...
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        **larder: Any,
+    ) -> None:
+        _require_keywords(larder)
+        _dataset.require_map_style(dataset)
+        self.dataset = dataset
+        self.num_workers = _checks.integer("num_workers", num_workers, 0, 1024)
+        self.pin_memory = _checks.flag("pin_memory", pin_memory)
+        self.pin_memory_device = pin_memory_device
+        self.timeout = _timeout(timeout)
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.generator = generator
+        self.persistent_workers = _checks.flag("persistent_workers", persistent_workers)
+        self.in_order = _checks.flag("in_order", in_order)
+        self.prefetch_factor = _prefetch(prefetch_factor, self.num_workers)
+        if self.persistent_workers and self.num_workers == 0:
+            raise InvalidError("persistent_workers=True needs num_workers > 0", subject="persistent_workers")
+        self.collate_fn = collate_fn
+        drop_last = _checks.flag("drop_last", drop_last)
+        if batch_sampler is not None:
+            sampler, batch_size, drop_last = _of_batches(batch_sampler, batch_size, shuffle, sampler, drop_last)
+            shuffle = None
+        order = _order(dataset, sampler, shuffle, generator)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler if sampler is not None else _sampler(order)
+        self.batch_sampler = batch_sampler
+        if batch_size is not None and batch_sampler is None:
+            self.batch_sampler = data.BatchSampler(self.sampler, batch_size, drop_last)
+        if batch_size is None:
+            if drop_last:
+                raise InvalidError("batch_size=None has no batches, so drop_last cannot be True", subject="drop_last")
+            collate_fn = _Single(collate_fn)
+        given: dict[str, Any] = {
+            "seed": order.seed if "seed" not in larder else larder["seed"],
+            "rank": order.rank,
+            "world_size": order.ranks,
+            "prefetch": min(_MOST, max(2, self.prefetch_factor * self.num_workers)),
+            "timeout": self.timeout or _FOREVER,
+        }
+        if self.num_workers:
+            given["persistent_workers"] = self.persistent_workers
+        self.loader: Loader[Any] = Loader.__new__(Loader)
+        self.loader._shared = _make.shared(
+            Arguments(
+                **{
+                    **given,
+                    **larder,
+                    "dataset": order.dataset,
+                    "batch_size": 1 if batch_size is None else batch_size,
+                    "shuffle": order.shuffle,
+                    "drop_last": drop_last,
+                    "num_workers": self.num_workers,
+                    "collate_fn": collate_fn,
+                    "worker_init_fn": worker_init_fn,
+                    "multiprocessing_context": multiprocessing_context,
+                    "output": "torch",
+                    "plain": True,
+                }
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = getattr(self.sampler, "epoch", None)
+        if isinstance(self.sampler, DistributedSampler) and isinstance(epoch, int):
+            self.loader.set_epoch(epoch)
+        batches = iter(self.loader)
+        native = self.loader._shared.plan is None
+        pin = self.pin_memory and torch.cuda.is_available()
+        return _Finished(batches, native, pin, self.pin_memory_device) if native or pin else batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as StatefulDataLoader's; see :meth:`larder.Loader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continues from a position; see :meth:`larder.Loader.load_state_dict`."""
+        self.loader.load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """Leaves the job and ends the workers."""
+        self.loader.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<larder.torch.DataLoader of {_dataset.describe(self.dataset)}, job {self.loader.job!r}>"
+
+
+class _Finished:
+    """Batches after what torch does to them last: lists, pinned memory."""
+
+    def __init__(self, batches: Iterator[Any], native: bool, pin: bool, device: str) -> None:
+        self.batches, self.native, self.pin, self.device = batches, native, pin, device
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self.batches)
+        if self.native:
+            batch = list(batch)
+        if self.pin:
+            of_torch: Any = importlib.import_module("torch.utils.data._utils.pin_memory")
+            batch = of_torch.pin_memory(batch, *([self.device] if self.device else []))
+        return batch
+
+
+class _Single:
+    """What batch_size=None makes of the one sample of a batch."""
+
+    def __init__(self, convert: Callable[[Any], Any] | None) -> None:
+        self.convert = convert
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if self.convert is not None:
+            return self.convert(samples[0])
+        of_torch: Any = importlib.import_module("torch.utils.data._utils.collate")
+        return of_torch.default_convert(samples[0])
+
+
+class _Order:
+    """Which samples a loader gives, and in which order, as larder says it."""
+
+    def __init__(self, dataset: Any, shuffle: bool, seed: int, generator: Any) -> None:
+        self.dataset, self.shuffle, self.seed, self.generator = dataset, shuffle, seed, generator
+        self.rank: int | None = None
+        self.ranks: int | None = None
+
+
+def _order(dataset: Any, sampler: Any, shuffle: bool | None, generator: Any) -> _Order:
+    if sampler is None:
+        random = _checks.flag("shuffle", False if shuffle is None else shuffle)
+        return _Order(dataset, random, _seed(generator), generator)
+    if shuffle:
+        raise InvalidError("sampler= and shuffle=True exclude each other", subject="sampler")
+    kind = type(sampler)
+    if kind is data.SequentialSampler:
+        return _Order(dataset, False, _seed(generator), generator)
+    if kind is data.RandomSampler:
+        if sampler.replacement or sampler.num_samples != len(dataset):
+            raise _unknown("a RandomSampler with replacement= or num_samples=")
+        return _Order(dataset, True, _seed(sampler.generator or generator), generator)
+    if kind is data.SubsetRandomSampler:
+        part = data.Subset(dataset, [int(i) for i in sampler.indices])
+        return _Order(part, True, _seed(sampler.generator or generator), generator)
+    if kind is DistributedSampler:
+        if len(sampler.dataset) != len(dataset):
+            raise InvalidError(
+                f"the DistributedSampler is of {len(sampler.dataset)} samples, the dataset has {len(dataset)}",
+                subject="sampler",
+            )
+        order = _Order(dataset, bool(sampler.shuffle), int(sampler.seed), generator)
+        order.rank, order.ranks = int(sampler.rank), int(sampler.num_replicas)
+        return order
+    raise _unknown(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _unknown(what: str) -> InvalidError:
+    return InvalidError(
+        f"{what} chooses an order of its own, which does not work yet; {_SAMPLERS}", reason="UNSUPPORTED",
+        subject="sampler", hint="say shuffle=True, give a Subset, or keep torch.utils.data.DataLoader for this one",
+    )  # fmt: skip
+
+
+def _of_batches(batch_sampler: Any, size: Any, shuffle: Any, sampler: Any, drop_last: bool) -> tuple[Any, int, bool]:
+    """The sampler, batch size and drop_last of a plain BatchSampler."""
+    if size != 1 or shuffle or sampler is not None or drop_last:
+        raise InvalidError(
+            "batch_sampler= excludes batch_size, shuffle, sampler and drop_last", subject="batch_sampler"
+        )
+    if type(batch_sampler) is not data.BatchSampler:
+        raise _unknown(f"the batch_sampler {type(batch_sampler).__qualname__}")
+    return batch_sampler.sampler, int(batch_sampler.batch_size), bool(batch_sampler.drop_last)
+
+
+def _sampler(order: _Order) -> Any:
+    """The object that frameworks expect at ``loader.sampler``."""
+    if order.shuffle:
+        return data.RandomSampler(order.dataset, generator=order.generator)
+    return data.SequentialSampler(order.dataset)
+
+
+def _seed(generator: Any) -> int:
+    """A seed drawn as torch draws one, so that ``torch.manual_seed`` or ``generator`` decide it."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InvalidError(f"generator must be a torch.Generator, not {generator!r}", subject="generator")
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _timeout(timeout: Any) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise InvalidError(f"timeout is {timeout!r}; it must be a number of seconds, 0 for any", subject="timeout")
+    return float(timeout)
+
+
+def _prefetch(factor: Any, workers: int) -> int:
+    if factor is None:
+        return 2
+    if workers == 0:
+        raise InvalidError("prefetch_factor= needs num_workers > 0", subject="prefetch_factor")
+    return _checks.integer("prefetch_factor", factor, 1, 2**31)
+
+
+def _require_keywords(larder: Mapping[str, Any]) -> None:
+    for name in larder:
+        if name not in _LARDER:
+            mine = [n for n in DataLoader.__init__.__annotations__ if n not in ("larder", "return")]
+            raise _checks.unknown_keyword(name, [*mine, *_LARDER], "DataLoader")
