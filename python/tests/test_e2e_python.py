@@ -247,7 +247,7 @@ def test_samplers(loader_of, torch):
     assert [b.tolist() for b in plain] == [list(range(6)), list(range(6, 12)), list(range(12, 18))]
     ours = [
         loader_of(numbers, batch_size=3, sampler=data.distributed.DistributedSampler(numbers, 2, r, seed=5), name="two",
-                  job="ranks", native=False)
+                  job="ranks", num_workers=1)
         for r in (0, 1)
     ]  # fmt: skip
     its = [iter(x) for x in ours]
@@ -378,16 +378,16 @@ def test_a_poison_item_is_one_bad_sample(real):
 @pytest.mark.parametrize("fault", ["hang", "die"])
 def test_an_item_that_hangs_or_kills_costs_itself(real, fault):
     def make(i):
-        if i == 3:
+        if i == 4:
             time.sleep(3600) if fault == "hang" else os.kill(os.getpid(), signal.SIGKILL)
         return i
 
-    # Item 3 is none of those that are looked at first.
+    # Item 4 is none of those that are looked at first.
     dataset = Items(16, make)
     loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=0.5, on_error="skip")
-    assert np.concatenate([b.copy() for b in loader]).tolist() == [i for i in range(16) if i != 3]
+    assert np.concatenate([b.copy() for b in loader]).tolist() == [i for i in range(16) if i != 4]
     (bad,) = loader.quarantined
-    assert bad.id == 3 and bad.reason
+    assert bad.id == 4 and bad.reason
 
 
 def test_items_unlike_others_are_bad_samples_with_both_types(real):
@@ -450,6 +450,7 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         ({"worker_memory": 0}, "worker_memory is 0"),
         ({"sampler": data.distributed.DistributedSampler(range(4), 2, 0)}, "of 4 samples, the dataset has 10"),
         ({"sampler": data.distributed.DistributedSampler(ten, 2, 0)}, "2 ranks share needs a name"),
+        ({"rank": 0, "world_size": 2, "name": "ten"}, "num_workers=0 works for one rank, not for 2"),
     )
     for kw, words in cases:
         with pytest.raises(larder.InvalidError, match=words):
