@@ -115,12 +115,13 @@ class Crew:
     def _probed(self, member: Member, end: float, seconds: float) -> _items.Probe | None:
         """What one worker finds; None when an item ended it."""
         while True:
+            ended = not member.alive  # before the last look at what it said
             probe = member.take()
             if probe is not None:
                 return probe
             if member.error is not None:
                 raise member.error
-            if not member.alive and not member.pipe.poll(0):
+            if ended:
                 skip = self.work.look.skip
                 if member.looks >= 0 and member.looks not in skip and len(skip) < _SKIP:
                     return None

@@ -223,11 +223,16 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
     return layouts, digest, largest
 
 
+def _merge(a: Layout, b: Layout) -> Layout:
+    structure = _nested.merge(a.structure, b.structure)
+    return Layout(_record.merge(a.fields, b.fields), structure)
+
+
 def _merged(a: list[Layout], b: list[Layout], first: int, index: int) -> list[Layout]:
     """Layouts that both items have; raises InvalidError that names both."""
     try:
         return [
-            Layout(_record.merge(x.fields, y.fields), _nested.merge(x.structure, y.structure))
+            _merge(x, y)
             for x, y in zip(a, b, strict=True)
         ]
     except InvalidError as e:

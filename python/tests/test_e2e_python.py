@@ -21,7 +21,10 @@ from real import PATIENCE, pillow
 
 import larder
 
-pytestmark = pytest.mark.filterwarnings("ignore::larder.NotSharedWarning")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::larder.{w}")
+    for w in ("NotSharedWarning", "KeptBatchesWarning", "NativeWarning", "WorkerWarning")
+]
 
 
 class Items:

@@ -311,7 +311,7 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
             return 40
 
         def __getitem__(self, i):
-            return np.full(3_000_000 if i == 7 else 10, i, np.uint8)
+            return np.full(3_000_000 if i == 7 else 10 + i % 2, i, np.uint8)
 
     boss.queue.extend({"sample": i} for i in range(40))
     start(crews, boss, Large(), 1)
