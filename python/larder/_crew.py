@@ -28,7 +28,6 @@ class Member:
     def __init__(self, context: Any, work: Work) -> None:
         self.number = work.number
         self.looks = -1  # the item that it looks at
-        self.ready = False  # it has prepared itself
         self.serving = False
         self.error: Error | None = None  # why it cannot work
         self.pipe, theirs = context.Pipe()
@@ -60,7 +59,6 @@ class Member:
                         f"worker {self.number} (pid {self.process.pid}) failed: {value.words}\n{value.traceback}",
                         reason="WORKER", subject="num_workers",
                     )  # fmt: skip
-                self.ready = self.ready or kind == "ready"
                 self.serving = self.serving or kind == "serving"
         except (EOFError, OSError):
             pass
@@ -165,7 +163,7 @@ class Crew:
             if m.error is not None:
                 raise m.error
             self.deaths += 1
-            if not m.ready or self.deaths > _RESTARTS + 2 * self.work.count:
+            if self.deaths > _RESTARTS + 2 * self.work.count:
                 raise UnavailableError(
                     f"worker {m.number} (pid {m.process.pid}) ended: {m.end()}; "
                     f"{self.deaths} of this loader's workers ended since its last batch",

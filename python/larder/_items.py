@@ -167,7 +167,7 @@ def probe(maker: Maker, look: Look, clock: Clock, seconds: float, begins: Callab
         finally:
             clock.stop()
         largest = max(largest, size)
-        digests.append(digest * (index in look.known))
+        digests += [digest] * (index in look.known)
         first = index if first < 0 else first
         found = _merged(found, layouts, first, index) if found else layouts
     if not found:
@@ -225,7 +225,14 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
 
 def _merge(a: Layout, b: Layout) -> Layout:
     structure = _nested.merge(a.structure, b.structure)
-    return Layout(_record.merge(a.fields, b.fields), structure)
+    left, right = ({f["name"]: f for f in x.fields} for x in (a, b))
+    fields = []
+    for name in structure.names:
+        if name in left and name in right:
+            fields += _record.merge([left[name]], [right[name]])
+        else:  # an empty list is no field, until another item shows what it is a list of
+            fields.append(_record.FieldDict(left.get(name) or right[name], shape=[-1]))
+    return Layout(fields, structure)
 
 
 def _merged(a: list[Layout], b: list[Layout], first: int, index: int) -> list[Layout]:
