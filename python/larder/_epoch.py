@@ -40,29 +40,38 @@ class Epoch:
         if board is not None:
             shared = self.shared
             with shared.lock:
-                if self.run.session.queue:  # the arrays of the batch before are dead: its slot is released
-                    self.run.session.flush()
-                seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
-                    board.page, board.base + ((board.head & board.mask) << 6)
-                )
-                if (
-                    seq == board.head + 1
-                    and frames == board.frames
-                    and epoch == self.run.epoch
-                    and rows == board.rows
-                    and board.frame is None
-                    and board.reader is self.run
-                    and len(board.held) < board.most
-                ):
+                run = self.run
+                if run.session.queue:  # arrays of a batch that was not built ahead are dead
+                    run.session.flush()
+                if board.died and board.head + board.others >= board.tell_at(board.page, board.told_at)[0]:
+                    run.session.tell()
+                while True:
+                    seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
+                        board.page, board.base + ((board.head & board.mask) << 6)
+                    )
+                    if (
+                        seq != board.head + 1
+                        or frames != board.frames
+                        or epoch != run.epoch
+                        or rows != board.rows
+                        or board.frame is not None
+                        or board.reader is not run
+                        or len(board.held) >= board.most
+                    ):
+                        break
                     ready = board.ready.pop(slot, None)
                     if ready is not None:
                         batch, lease = ready
                         lease.generation, lease.post = generation, seq
                         board.held[slot] = lease
                         board.head = seq  # in this step it is taken
+                        lease.armed.append(generation)  # if an interrupt comes before this, see Board.reap
                         shared.batches += 1
                         shared.samples += rows
                         return batch
+                    # Then from the beginning: a signal handler may have taken the post meanwhile.
+                    if not board.build(slot):
+                        break
         if self.run.done:
             raise StopIteration
         return _next(self.shared, self.run)
@@ -293,6 +302,7 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     shared.samples += b.rows
     shared.wait_seconds += waited
     if s.board is not None:
+        s.board.others += f.number > 0
         s.board.settle()
         if run.mixer is None and (shared.form is None or shared.form.ahead):
             s.board.serve(run)

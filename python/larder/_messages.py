@@ -261,6 +261,7 @@ class AttachResponse(Sizes, total=False):
     nextEpoch: int
     board: Integer
     posts: int
+    releases: Integer
     rest: bool
     rows: int
 

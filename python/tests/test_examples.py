@@ -22,10 +22,10 @@ def images(tmp_path):
     return draw(tmp_path / "images", 6, 12)
 
 
-def run(server: Daemon, *command: str) -> str:
+def run(server: Daemon, *command: str, patience: float = PATIENCE) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "LARDER_SOCKET": server.socket}
     out = subprocess.run(
-        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=patience, check=False
     )
     assert out.returncode == 0, out.stdout + out.stderr
     assert out.stderr == ""
@@ -53,6 +53,26 @@ def test_torch_train_learns_and_shares(server, torch):
     assert delivered == 2 * 4 * 240
     # Two recipes that begin unlike (Resize or not) decode apart; each of the images once for both jobs.
     assert decodes <= 240 * 1.02
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "given", "made"),
+    [
+        ("torchvision_folder", ["torchvision", "PIL"], 960, 240),
+        ("image_and_mask", [], 960, 240),
+        ("audio_windows", ["torch"], 360, 120),
+        ("tokens", ["datasets", "tokenizers"], 1600, 400),
+        ("table_rows", ["pandas", "pyarrow"], 2400, 600),
+    ],
+)
+def test_datasets_in_python_are_shared(server, monkeypatch, name, needs, given, made):
+    for package in needs:
+        pytest.importorskip(package)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # torchvision_folder is said to need no workers
+    text = run(server, str(EXAMPLES / "python_datasets" / f"{name}.py"), patience=6 * PATIENCE)  # large imports
+    assert text.count(", epoch ") == 4, text
+    samples, items = map(int, re.findall(r"(\d+) samples from (\d+) items", text)[0])
+    assert (samples, items) == (given, made), text
 
 
 def test_torch_train_without_torch_says_so():

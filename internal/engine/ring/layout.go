@@ -53,9 +53,17 @@ type place struct {
 func (l *Layout) Bytes() int64 {
 	n := l.SlotBytes * int64(l.Slots)
 	if l.Board != 0 {
-		n += align(wire.BoardBytes(l.Posts), pageSize)
+		n += align(wire.BoardBytes(l.Posts)+wire.ReleaseBytes(l.Slots), pageSize)
 	}
 	return n
+}
+
+// Releases is where the release words lie in segment 0: behind the board; 0 = there are none.
+func (l *Layout) Releases() int64 {
+	if l.Board == 0 {
+		return 0
+	}
+	return l.Board + wire.BoardBytes(l.Posts)
 }
 
 func align(n, to int64) int64 { return (n + to - 1) / to * to }

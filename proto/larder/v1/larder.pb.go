@@ -6561,6 +6561,8 @@ type AttachResponse struct {
 	Posts uint32 `protobuf:"varint,11,opt,name=posts,proto3" json:"posts,omitempty"`
 	// rest: of next_epoch there is what an earlier job left. A client that has not loaded its state begins with the one after it.
 	Rest bool `protobuf:"varint,12,opt,name=rest,proto3" json:"rest,omitempty"`
+	// releases is the offset in segment 0 of the release words, in which a client may give slots back without a frame; 0 = there are none.
+	Releases uint64 `protobuf:"varint,13,opt,name=releases,proto3" json:"releases,omitempty"`
 	// rows: samples that a slot has room for; no batch has more. Fewer than batch_size where the dataset has fewer; 0 = batch_size.
 	Rows          uint32 `protobuf:"varint,110,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -6679,6 +6681,13 @@ func (x *AttachResponse) GetRest() bool {
 		return x.Rest
 	}
 	return false
+}
+
+func (x *AttachResponse) GetReleases() uint64 {
+	if x != nil {
+		return x.Releases
+	}
+	return 0
 }
 
 func (x *AttachResponse) GetRows() uint32 {
@@ -7982,7 +7991,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06ragged\x18\x06 \x01(\bR\x06ragged\x12\x16\n" +
 	"\x06layout\x18\a \x01(\tR\x06layout\x12\x13\n" +
 	"\x04kind\x18\xb4\x01 \x01(\tR\x04kind\x12\x13\n" +
-	"\x04dims\x18\xb5\x01 \x01(\rR\x04dims\"\x98\x03\n" +
+	"\x04dims\x18\xb5\x01 \x01(\rR\x04dims\"\xb4\x03\n" +
 	"\x0eAttachResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -7999,7 +8008,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05board\x18\n" +
 	" \x01(\x04R\x05board\x12\x14\n" +
 	"\x05posts\x18\v \x01(\rR\x05posts\x12\x12\n" +
-	"\x04rest\x18\f \x01(\bR\x04rest\x12\x12\n" +
+	"\x04rest\x18\f \x01(\bR\x04rest\x12\x1a\n" +
+	"\breleases\x18\r \x01(\x04R\breleases\x12\x12\n" +
 	"\x04rows\x18n \x01(\rR\x04rows\"~\n" +
 	"\vStopRequest\x12\x14\n" +
 	"\x05drain\x18\x01 \x01(\bR\x05drain\x123\n" +
