@@ -150,7 +150,8 @@ func TestTheModelKnowsRecords(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	q := d.Datasets[1].Recipes[0]
-	if d.Datasets[1].Stored != 1 || q.Decoded != sampleBytes || q.Augment != 1e10/sampleBytes || q.DecodeAugment < 99 || q.DecodeAugment > 100 {
+	if d.Datasets[1].Stored != 1 || q.Decoded != sampleBytes || q.Augment != 1e10/sampleBytes ||
+		q.DecodeAugment < 99 || q.DecodeAugment > 100 {
 		t.Errorf("%+v", d.Datasets[1])
 	}
 	if b := budgets(r); b[ident.Decoded] < 90_000 {

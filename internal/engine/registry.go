@@ -53,8 +53,8 @@ func (r *registry) byID(id ident.JobID) *job {
 	return r.mu.jobs[id]
 }
 
-// byRecipe finds the newest job of a dataset by its recipe's fingerprint, nil when there is none, and the fingerprints that jobs
-// of the dataset have.
+// byRecipe finds the newest job of a dataset by its recipe's fingerprint, nil when there is none, and the fingerprints
+// that jobs of the dataset have.
 func (r *registry) byRecipe(uri, recipe string) (_ *job, known []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

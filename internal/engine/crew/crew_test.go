@@ -273,7 +273,7 @@ func TestRecordsAreTakenOver(t *testing.T) {
 			t.Errorf("another record, or none: %v", ok)
 		}
 	}
-	if st := r.Crew.Stats(); st.Tasks != 2 || len(h.freed) != 2 {
+	if st := r.Stats(); st.Tasks != 2 || len(h.freed) != 2 {
 		t.Errorf("%+v, freed %v", st, h.freed)
 	}
 	r.Discard(2)
@@ -318,7 +318,7 @@ func TestLateWorkersLoseTheirTasks(t *testing.T) {
 	if p := r.waitFor(2); p.Err != "" {
 		t.Errorf("%+v", p)
 	}
-	if st := r.Crew.Stats(); st.Late != 2 || st.Failed != 1 || st.Deaths != 0 {
+	if st := r.Stats(); st.Late != 2 || st.Failed != 1 || st.Deaths != 0 {
 		t.Errorf("%+v", st)
 	}
 }
