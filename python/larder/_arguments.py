@@ -203,6 +203,12 @@ class Arguments:
             if getattr(self, n) is not None and not callable(getattr(self, n)):
                 raise InvalidError(f"{n} must be a function, not {getattr(self, n)!r}", subject=n)
         workers = _checks.integer("num_workers", self.num_workers, 0, 1024)
+        if workers == 0 and place.world_size > 1:
+            raise InvalidError(
+                f"num_workers=0 works for one rank, not for {place.world_size}: a rank would wait for items that "
+                "another one makes only while it waits, too",
+                subject="num_workers", hint="say num_workers=1",
+            )  # fmt: skip
         inline = 86400.0 if workers == 0 else 60.0
         limit = inline if self.sample_timeout is None else _checks.seconds(self.sample_timeout, "sample_timeout")
         memory = 0 if self.worker_memory is None else _checks.integer("worker_memory", self.worker_memory, 1, 2**62)

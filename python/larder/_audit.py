@@ -230,7 +230,10 @@ def _source(s: Session, job: str, dataset: str, epoch: int) -> dict[str, str]:
         about = s.call(_messages.DESCRIBE_JOB, JobRequest(name=job), time.monotonic() + 5.0).get("job") or {}
     except Error:
         return {"subset": f"(of epoch {epoch})"}
-    subset = str((about.get("spec") or {}).get("subset") or "")
+    spec = about.get("spec") or {}
+    subset = str(spec.get("subset") or "")
+    if spec.get("indices"):
+        subset = f"(indices {zlib.crc32(str(spec.get('indices')).encode()):08x})"
     if int(about.get("subsetSince") or 0) > epoch:
         subset = f"(of epoch {epoch})"  # another rank has changed it since
     return {

@@ -18,6 +18,7 @@ from ._worker import Orders, Work
 from .errors import Error, InvalidError, UnavailableError, WorkerWarning
 
 _PATIENCE = 5.0  # seconds in which workers leave in order
+_SKIP = 3  # items that may end the processes that look at them
 _RESTARTS = 8  # workers that may die one after the other without a batch, and for each worker 2 more
 
 
@@ -26,7 +27,7 @@ class Member:
 
     def __init__(self, context: Any, work: Work) -> None:
         self.number = work.number
-        self.ready = False  # it has prepared itself
+        self.looks = -1  # the item that it looks at
         self.serving = False
         self.error: Error | None = None  # why it cannot work
         self.pipe, theirs = context.Pipe()
@@ -49,6 +50,8 @@ class Member:
                 kind, value = self.pipe.recv()
                 if kind == "probe":
                     probe = value
+                elif kind == "looks":
+                    self.looks = value
                 elif kind == "error":
                     self.error = value
                 elif kind == "failed":
@@ -56,7 +59,6 @@ class Member:
                         f"worker {self.number} (pid {self.process.pid}) failed: {value.words}\n{value.traceback}",
                         reason="WORKER", subject="num_workers",
                     )  # fmt: skip
-                self.ready = self.ready or kind == "ready"
                 self.serving = self.serving or kind == "serving"
         except (EOFError, OSError):
             pass
@@ -91,22 +93,36 @@ class Crew:
         self.warned = False
 
     def probe(self, seconds: float) -> _items.Probe:
-        """Has one worker look at items.
+        """Has one worker look at items, and another one when an item ended it.
 
         Raises:
             InvalidError: the dataset cannot be sent to a process, or no item can be made.
             UnavailableError: the worker ended, or took too long.
         """
-        member = self._start(0)
-        self.members.append(member)
         end = time.monotonic() + seconds
         while True:
+            member = self._start(0)
+            self.members = [member]
+            probe = self._probed(member, end, seconds)
+            if probe is not None:
+                return probe
+            look = self.work.look
+            self.work.look = look._replace(skip=look.skip | {member.looks})
+            member.pipe.close()
+
+    def _probed(self, member: Member, end: float, seconds: float) -> _items.Probe | None:
+        """What one worker finds; None when an item ended it."""
+        while True:
+            ended = not member.alive  # before the last look at what it said
             probe = member.take()
             if probe is not None:
                 return probe
             if member.error is not None:
                 raise member.error
-            if not member.alive and not member.pipe.poll(0):
+            if ended:
+                skip = self.work.look.skip
+                if member.looks >= 0 and member.looks not in skip and len(skip) < _SKIP:
+                    return None
                 raise UnavailableError(
                     f"worker {member.number} ended before it was ready: {member.end()}", subject="num_workers",
                     hint="what it printed says why; a script that starts processes by spawn needs "
@@ -147,7 +163,7 @@ class Crew:
             if m.error is not None:
                 raise m.error
             self.deaths += 1
-            if not m.ready or self.deaths > _RESTARTS + 2 * self.work.count:
+            if self.deaths > _RESTARTS + 2 * self.work.count:
                 raise UnavailableError(
                     f"worker {m.number} (pid {m.process.pid}) ended: {m.end()}; "
                     f"{self.deaths} of this loader's workers ended since its last batch",

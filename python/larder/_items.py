@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _dataset, _nested, _record, _seeds
@@ -49,6 +49,25 @@ class Probe(NamedTuple):
     random: bool  # an item is another one under another seed
     bytes: int  # of the largest record
     failures: tuple[Failure, ...]
+
+
+class Look(NamedTuple):
+    """What to look at before a dataset is used."""
+
+    known: Sequence[int]  # the items that tell one content from another; all are made
+    more: Sequence[int]  # items that show in what others differ; made for a second at most
+    twice: bool  # make the first one again, to see whether items differ from call to call
+    skip: frozenset[int] = frozenset()  # items that ended the process that made them
+
+
+class Clock:
+    """Interrupts a task that takes too long; this one does not."""
+
+    def start(self, seconds: float) -> None:
+        """A task begins."""
+
+    def stop(self) -> None:
+        """It is over."""
 
 
 class Maker:
@@ -120,14 +139,8 @@ def require_fields(leaves: Sequence[Leaf], layout: Layout) -> None:
             )  # fmt: skip
 
 
-def probe(maker: Maker, known: Sequence[int], more: Sequence[int], twice: bool) -> Probe:
-    """Looks at some items.
-
-    Args:
-        maker: the dataset and its steps.
-        known: the items that tell one content from another; all are made.
-        more: items that show in what others differ; made for a second at most.
-        twice: make the first ones again, to see whether items differ from call to call.
+def probe(maker: Maker, look: Look, clock: Clock, seconds: float, begins: Callable[[int], None]) -> Probe:
+    """Looks at some items, each for so many seconds at most; ``begins`` is told the number of each.
 
     Raises:
         InvalidError: no item can be made, or they are unlike each other in more than sizes.
@@ -135,38 +148,51 @@ def probe(maker: Maker, known: Sequence[int], more: Sequence[int], twice: bool) 
     found: list[Layout] = []
     failures: list[Failure] = []
     digests: list[str] = []
-    largest, end = 0, time.monotonic() + 1.0
-    first, wrong = -1, None
-    for index in [*known, *(i for i in more if i not in known)]:
-        if index not in known and time.monotonic() > end:
+    largest, end, first = 0, time.monotonic() + 1.0, -1
+    wrong: BaseException | None = None
+    for index in [*look.known, *(i for i in look.more if i not in look.known)]:
+        if index not in look.known and time.monotonic() > end:
             break
+        if index in look.skip:
+            failures.append(Failure(index, "Died", "it ended the process that made it", ""))
+            continue
+        begins(index)
+        clock.start(seconds)
         try:
             layouts, digest, size = _look(maker, index, 0)
         except Exception as e:
             wrong = wrong or e
             failures.append(failure(index, e))
-            digests.append(type(e).__name__ * (index in known))
             continue
+        finally:
+            clock.stop()
         largest = max(largest, size)
-        digests.append(digest * (index in known))
+        digests += [digest] * (index in look.known)
         first = index if first < 0 else first
         found = _merged(found, layouts, first, index) if found else layouts
-    if isinstance(wrong, InvalidError) and not found:
-        raise wrong
     if not found:
-        raise InvalidError(
-            f"item {failures[0].sample} of {_dataset.describe(maker.base)} cannot be made: {failures[0].words}\n"
-            f"{failures[0].traceback}",
-            subject="dataset",
-            hint="the dataset raised it",
-        ) from wrong
+        raise _nothing(maker, failures, wrong)
     same, other = True, False
-    if twice and first >= 0:
+    if look.twice:
         again, elsewhere = _look(maker, first, 0)[1], _look(maker, first, 1)[1]
         same = again == _look(maker, first, 0)[1]
         other = elsewhere != again or not same
-    items = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest() if same else ""
+    lost = [f"{f.sample}" for f in failures if f.sample in look.known]
+    items = hashlib.blake2b("/".join([*digests, *lost]).encode(), digest_size=16).hexdigest() if same else ""
     return Probe(tuple(found), items, other, largest, tuple(failures))
+
+
+def _nothing(maker: Maker, failures: list[Failure], wrong: BaseException | None) -> InvalidError:
+    if isinstance(wrong, InvalidError):
+        return wrong
+    error = InvalidError(
+        f"item {failures[0].sample} of {_dataset.describe(maker.base)} cannot be made: {failures[0].words}\n"
+        f"{failures[0].traceback}",
+        subject="dataset",
+        hint="the dataset raised it",
+    )
+    error.__cause__ = wrong
+    return error
 
 
 def failure(index: int, e: BaseException) -> Failure:
@@ -197,11 +223,23 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
     return layouts, digest, largest
 
 
+def _merge(a: Layout, b: Layout) -> Layout:
+    structure = _nested.merge(a.structure, b.structure)
+    left, right = ({f["name"]: f for f in x.fields} for x in (a, b))
+    fields = []
+    for name in structure.names:
+        if name in left and name in right:
+            fields += _record.merge([left[name]], [right[name]])
+        else:  # an empty list is no field, until another item shows what it is a list of
+            fields.append(_record.FieldDict(left.get(name) or right[name], shape=[-1]))
+    return Layout(fields, structure)
+
+
 def _merged(a: list[Layout], b: list[Layout], first: int, index: int) -> list[Layout]:
     """Layouts that both items have; raises InvalidError that names both."""
     try:
         return [
-            Layout(_record.merge(x.fields, y.fields), _nested.merge(x.structure, y.structure))
+            _merge(x, y)
             for x, y in zip(a, b, strict=True)
         ]
     except InvalidError as e:

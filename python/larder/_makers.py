@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from . import _crew, _items, _seeds, _worker
+from ._items import Clock
 from ._plan import Plan
-from ._worker import Clock, Ended, Orders, Service
+from ._worker import Ended, Orders, Service
 from .errors import Error, UnavailableError
 
 
@@ -49,14 +52,14 @@ class Makers:
             self.crew.check(batches)
 
     @property
-    def fd(self) -> int:
-        """The connection on which tasks for this process arrive; -1 for none."""
-        return -1 if self.inline is None else self.inline.fd()
+    def fds(self) -> list[int]:
+        """The connections on which tasks for this process arrive; tasks of one loader may come to another one."""
+        return [fd for x in _inlines() if (fd := x.fd()) >= 0]
 
     def step(self) -> None:
-        """Runs a task that has arrived for this process."""
-        if self.inline is not None:
-            self.inline.step()
+        """Runs what has arrived for this process."""
+        for x in _inlines():
+            x.step()
 
     def cause(self, sample: int) -> BaseException | None:
         """The exception with which this process could not make a sample."""
@@ -70,6 +73,14 @@ class Makers:
             self.inline.stop()
 
 
+_live: list[weakref.ref[Inline]] = []
+
+
+def _inlines() -> list[Inline]:
+    """Those of this process that serve."""
+    return [x for r in list(_live) if (x := r()) is not None and x.orders is not None and x.pid == os.getpid()]
+
+
 class Inline:
     """A worker in the training process: it works while the script waits for a batch, so a debugger sees it."""
 
@@ -79,6 +90,8 @@ class Inline:
         self.orders: Orders | None = None
         self.service: Service | None = None
         self.failures: dict[int, BaseException] = {}
+        self.busy = threading.Lock()  # a thread works, or leaves
+        _live[:] = [r for r in _live if r() is not None] + [weakref.ref(self)]
 
     def serve(self, orders: Orders) -> None:
         """Attaches as a worker, unless that is so."""
@@ -114,7 +127,7 @@ class Inline:
     def step(self) -> None:
         """Reads what has arrived, and runs a task if there is one. Interrupted, the task runs again."""
         service = self.service
-        if service is None:
+        if service is None or not self.busy.acquire(blocking=False):
             return
         try:
             if service.arrived(0):
@@ -127,6 +140,8 @@ class Inline:
         except Error:
             self._drop()
             raise
+        finally:
+            self.busy.release()
 
     def _drop(self) -> None:
         service, self.service = self.service, None

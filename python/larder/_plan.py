@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _crew, _dataset, _items, _record
+from . import _crew, _dataset, _items, _record, _seeds
 from ._batches import Batches
 from ._caller import warn
 from ._dataset import Identity, Part
-from ._items import Layout, Probe
+from ._items import Clock, Layout, Look, Probe
 from ._messages import AddRecordsRequest, SchemaMessage
 from ._ragged import MODES, Ragged
 from ._transform import Transform
@@ -75,7 +75,8 @@ class Plan:
             if crew is not None:
                 self.probe = crew.probe(seconds)
             else:
-                self.probe = _items.probe(maker, work.known, work.more, work.twice)
+                with _seeds.Kept():
+                    self.probe = _items.probe(maker, work.look, Clock(), 0.0, lambda index: None)
         if self.probe.random and self.cache == "items":
             warn(
                 f"cache='items' says that item i is always the same, but {_dataset.describe(self.part.base)} gives "
@@ -87,13 +88,13 @@ class Plan:
     def work(self) -> Work:
         """What the workers are started with."""
         n = self.part.length
+        twice = self.cache == "items" or not self.identity.private
         return Work(
             base=self.part.base,
             steps=self.steps,
             layouts=() if self.probe is None else self.loose,
-            known=_dataset.pick(n, None, _KNOWN),
-            more=_dataset.pick(n, self.part.indices, _MORE),
-            twice=self.cache == "items" or not self.identity.private,
+            look=Look(_dataset.pick(n, None, _KNOWN), _dataset.pick(n, self.part.indices, _MORE), twice),
+            timeout=self.timeout,
             number=0,
             count=max(1, self.workers),
             seed=self.seed,

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from . import _board, _received, _ring, _wire
@@ -283,10 +283,10 @@ class Session:
 
     # ---- receiving
 
-    def pump(self, deadline: float, posts: bool = False, also: int = -1) -> bool:
+    def pump(self, deadline: float, posts: bool = False, also: Sequence[int] = ()) -> bool:
         """Waits for bytes, or (``posts``) for a batch on the board, and parses them; False when the deadline passed.
 
-        Also returns when the descriptor ``also`` can be read. Raises when the connection is over.
+        Also returns when one of the descriptors ``also`` can be read. Raises when the connection is over.
         """
         self.flush()
         if self.error is not None or self._sock is None:
@@ -312,7 +312,7 @@ class Session:
             board.woken()
         if not came:
             return time.monotonic() < deadline
-        if all(fd == also for fd, _ in came):
+        if also and all(fd in also for fd, _ in came):
             return True
         st = self._received
         try:
@@ -328,14 +328,13 @@ class Session:
         self._parse()
         return True
 
-    def _poll(self, wait_ms: float, also: int) -> list[tuple[int, int]]:
-        if also < 0:
+    def _poll(self, wait_ms: float, also: Sequence[int]) -> list[tuple[int, int]]:
+        if not also or self._sock is None:
             return self._poller.poll(wait_ms)
-        self._poller.register(also, select.POLLIN)
-        try:
-            return self._poller.poll(wait_ms)
-        finally:
-            self._poller.unregister(also)
+        poller = select.poll()
+        for fd in (self._sock.fileno(), *also):
+            poller.register(fd, select.POLLIN)
+        return poller.poll(wait_ms)
 
     def look(self) -> None:
         """Reads what has arrived, without waiting: a GONE behind the batches that were read may forbid their use."""

@@ -67,7 +67,7 @@ class Waiting:
         """
         makers.check(self.shared.batches)
         end = min(self.deadline, self.look)
-        s.pump(min(end, time.monotonic() + _GLANCE), posts=True, also=makers.fd)
+        s.pump(min(end, time.monotonic() + _GLANCE), posts=True, also=makers.fds)
         makers.step()
         return time.monotonic() < end
 

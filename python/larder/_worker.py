@@ -10,6 +10,7 @@ import array
 import collections
 import ctypes
 import fcntl
+import functools
 import importlib
 import mmap
 import os
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _items, _record, _wire
-from ._items import Layout, Maker, Task
+from ._items import Clock, Layout, Look, Maker, Task
 from ._record import Leaf
 from ._transform import Transform
 from ._version import __version__
@@ -53,9 +54,8 @@ class Work:
     base: Any
     steps: Sequence[Transform]
     layouts: Sequence[Layout]  # empty: the worker is asked to find them
-    known: Sequence[int]  # items to look at then
-    more: Sequence[int]
-    twice: bool
+    look: Look  # at what to look then
+    timeout: float  # seconds that an item may take then
     number: int  # of the worker, from 0
     count: int  # of workers
     seed: int
@@ -323,16 +323,6 @@ class Hung(TimeoutError):
     """An item took longer than ``sample_timeout``."""
 
 
-class Clock:
-    """Interrupts a task that takes too long."""
-
-    def start(self, seconds: float) -> None:
-        """A task begins."""
-
-    def stop(self) -> None:
-        """It is over."""
-
-
 class Alarm(Clock):
     """Raises Hung in the task; when that does not end it, ends the process. Main thread of a worker only."""
 
@@ -389,8 +379,9 @@ def main(pipe: Any, work: Work) -> None:
         clock = _prepare(work)
         maker = Maker(work.base, work.steps, work.layouts)
         if not work.layouts:
-            pipe.send(("probe", _items.probe(maker, work.known, work.more, work.twice)))
-        pipe.send(("ready", None))
+            begins = functools.partial(_say, pipe, "looks")
+            pipe.send(("probe", _items.probe(maker, work.look, clock, work.timeout, begins)))
+        _say(pipe, "ready", None)
     except Exception as e:
         _report(pipe, e)
         return
@@ -403,6 +394,14 @@ def main(pipe: Any, work: Work) -> None:
         pass
     except Exception as e:
         _report(pipe, e)
+
+
+def _say(pipe: Any, kind: str, value: Any) -> None:
+    """Tells the client something. One that has closed its end has also said that the worker is to end."""
+    try:
+        pipe.send((kind, value))
+    except OSError:
+        pass
 
 
 def _report(pipe: Any, e: Exception) -> None:
@@ -475,7 +474,7 @@ def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Clock) -> Orders | No
             _links[:] = [service.link]
             service.attach()
             service.attached = True
-            pipe.send(("serving", None))
+            _say(pipe, "serving", None)
             return _loop(pipe, service)
         except (Ended, Error) as e:
             again = isinstance(e, (Ended, UnavailableError)) or (service is not None and service.attached)

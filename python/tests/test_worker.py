@@ -26,7 +26,7 @@ from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
 HEADER = struct.Struct("<HHIQ")
-PATIENCE = 60.0
+PATIENCE = 15.0
 
 
 class Boss:
@@ -216,8 +216,8 @@ def shifted(item, rng):
 
 def work(base, count=2, steps=(), **more):
     kw = {
-        "base": base, "steps": list(steps), "layouts": (), "known": (0,), "more": (1,), "twice": True, "number": 0,
-        "count": count, "seed": 5, "init": None, "memory": 0, "torch": False, "main": False, **more,
+        "base": base, "steps": list(steps), "layouts": (), "look": _items.Look((0,), (1,), True), "timeout": 60.0,
+        "number": 0, "count": count, "seed": 5, "init": None, "memory": 0, "torch": False, "main": False, **more,
     }  # fmt: skip
     return _worker.Work(**kw)
 
@@ -311,7 +311,7 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
             return 40
 
         def __getitem__(self, i):
-            return np.full(3_000_000 if i == 7 else 10, i, np.uint8)
+            return np.full(3_000_000 if i == 7 else 10 + i % 2, i, np.uint8)
 
     boss.queue.extend({"sample": i} for i in range(40))
     start(crews, boss, Large(), 1)
@@ -445,6 +445,18 @@ def test_a_worker_that_cannot_start_says_why(crews):
         crew.probe(PATIENCE)
 
 
+def test_an_item_that_ends_the_process_is_looked_at_once(crews):
+    look = _items.Look((0, 5), (2, 3), False)
+    crew = _crew.Crew(work(Noise(10, {0: "die", 2: "hang", 3: "die"}), 1, look=look, timeout=0.3), _crew.context(None))
+    crews.append(crew)
+    probe = crew.probe(PATIENCE)
+    assert [(f.sample, f.type) for f in probe.failures] == [(0, "Died"), (2, "Hung"), (3, "Died")]
+    crew = _crew.Crew(work(Noise(10, dict.fromkeys(range(10), "die")), 1, look=look), _crew.context(None))
+    crews.append(crew)
+    with pytest.raises(UnavailableError, match="ended before it was ready: killed by SIGKILL"):
+        crew.probe(PATIENCE)
+
+
 def test_what_cannot_be_sent_to_a_process(crews):
     crew = _crew.Crew(work([lambda: 1], 1), _crew.context("spawn"))
     crews.append(crew)
@@ -480,7 +492,8 @@ def test_a_worker_that_grows_is_ended(boss, crews):
 
 
 def look(base, steps=(), known=(0,), more=(1, 2), twice=True):
-    return _items.probe(_items.Maker(base, list(steps)), known, more, twice)
+    maker = _items.Maker(base, list(steps))
+    return _items.probe(maker, _items.Look(known, more, twice), _items.Clock(), 0.0, lambda index: None)
 
 
 def test_a_probe_sees_fields_shapes_and_randomness():
