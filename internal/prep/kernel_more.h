@@ -185,6 +185,12 @@ TARGET static void FN(blur)(const larder_blur *b, const float *k, const int32_t 
 	}
 }
 
+/* A float from 0 up as a byte, cut off at 255; written without a branch, so that compilers make vectors of it. */
+TARGET static inline int32_t FN(cut)(float v) {
+	int32_t i = (int32_t)v;
+	return pick(i > 255, 255, i);
+}
+
 /* What is inside of a border of one pixel; both sides are 3 at least. */
 TARGET static void FN(sharpen)(const uint8_t *src, int64_t w, int64_t h, float f, uint8_t *dst) {
 	const float side = 1.0f / 13.0f, middle = 5.0f / 13.0f;
@@ -197,10 +203,11 @@ TARGET static void FN(sharpen)(const uint8_t *src, int64_t w, int64_t h, float f
 			v += (float)down[i - 3] * side + (float)down[i] * side + (float)down[i + 3] * side;
 			v += (float)mid[i - 3] * side + (float)mid[i] * middle + (float)mid[i + 3] * side;
 			v += (float)up[i - 3] * side + (float)up[i] * side + (float)up[i + 3] * side;
-			int32_t smooth = (int32_t)(v < 255.0f ? v : 255.0f);
+			int32_t smooth = FN(cut)(v);
 			float t = (float)smooth + f * (float)((int32_t)mid[i] - smooth);
-			t = t < 0.0f ? 0.0f : t;
-			out[i] = (uint8_t)(int32_t)(t < 255.0f ? t : 255.0f);
+			t = t > 0 ? t : 0;
+			t = t < 255 ? t : 255;
+			out[i] = (uint8_t)t;
 		}
 	}
 }
