@@ -1,9 +1,6 @@
 package prep
 
-import (
-	"os"
-	"testing"
-)
+import "testing"
 
 // opsToTime are the ops of docs/measurements/ops.md, which speed.py runs in torchvision with the same arguments. Those
 // with a probability always happen.
@@ -32,7 +29,7 @@ var opsToTime = []struct {
 	{"Normalize, RandomErasing", []OpSpec{spec("CenterCrop", "size", 224.0), imagenet, spec("RandomErasing", "p", 1.0)}},
 }
 
-// BenchmarkOps times single ops on crops of 224 x 224 of photographs. LARDER_OP chooses one by its name.
+// BenchmarkOps times single ops on crops of 224 x 224 of photographs.
 func BenchmarkOps(b *testing.B) {
 	w := NewWorker(Limits{})
 	defer w.Close()
@@ -46,9 +43,6 @@ func BenchmarkOps(b *testing.B) {
 		imgs = append(imgs, img)
 	}
 	for _, o := range opsToTime {
-		if only := os.Getenv("LARDER_OP"); only != "" && only != o.name {
-			continue
-		}
 		r := parse(b, o.ops...)
 		b.Run(o.name, func(b *testing.B) {
 			dst := make([]byte, 4*3*224*224)

@@ -33,6 +33,13 @@ rounds, on {cpu}.
 |---|---|---|---|
 """
 
+BATCHES = """
+A batch of 64 float32 images of 3 x 224 x 224, mixed by torchvision's expressions in torch, and by the Loader:
+
+| op | torch, ms | larder, ms | ratio |
+|---|---|---|---|
+"""
+
 
 def affine(mode):
     return T.RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10, mode)
@@ -74,10 +81,44 @@ def theirs(op, images):
 
 
 def ours(binary, name, data):
-    env = {**os.environ, "LARDER_OP": name, "LARDER_TESTDATA": data, "GOMAXPROCS": "1"}
-    command = [binary, "-test.run=^$", "-test.bench=^BenchmarkOps$", f"-test.benchtime={IMAGES}x"]
+    env = {**os.environ, "LARDER_TESTDATA": data, "GOMAXPROCS": "1"}
+    one = "^BenchmarkOps$/^" + re.escape(name.replace(" ", "_")) + "$"
+    command = [binary, "-test.run=^$", f"-test.bench={one}", f"-test.benchtime={IMAGES}x"]
     out = subprocess.run(command, env=env, cwd="internal/prep", capture_output=True, text=True, check=True).stdout
     return float(re.search(r"([\d.]+) us-cpu/op", out)[1])
+
+
+def mixing():
+    """The cost of MixUp and CutMix of a batch, in milliseconds: torch's expressions, and the client's."""
+    sys.path.insert(0, "python")
+    from larder._mix import Mixer
+
+    x, labels = torch.randn(64, 3, 224, 224), torch.arange(64)
+    names, spec = ("image", "label"), {"seed": "1"}
+    mixers = {n: Mixer({"name": n, "args": {"num_classes": 1000}}, spec, 0) for n in ("MixUp", "CutMix")}
+
+    def torchs(name):
+        y = torch.nn.functional.one_hot(labels, num_classes=1000).float()
+        y.roll(1, 0).mul_(0.3).add_(y.mul(0.7))
+        if name == "MixUp":
+            return x.roll(1, 0).mul_(0.3).add_(x.mul(0.7))
+        out, rolled = x.clone(), x.roll(1, 0)
+        out[..., 50:150, 50:150] = rolled[..., 50:150, 50:150]
+        return out
+
+    text = ""
+    for name, mixer in mixers.items():
+        a, b = [], []
+        for step in range(4 * ROUNDS):
+            begun = time.process_time()
+            torchs(name)
+            between = time.process_time()
+            mixer.mix(names, [x.numpy(), labels.numpy()], False, 0, step)
+            a.append((between - begun) * 1e3)
+            b.append((time.process_time() - between) * 1e3)
+        a, b = statistics.median(a), statistics.median(b)
+        text += f"| {name} | {a:,.1f} | {b:,.1f} | {a / b:.1f} |\n"
+    return text
 
 
 def main():
@@ -100,7 +141,7 @@ def main():
     for name, (a, b) in rows.items():
         a, b = statistics.median(a), statistics.median(b)
         text += f"| {name} | {a:,.0f} | {b:,.0f} | {a / b:.1f} |\n"
-    print(text, end="")
+    print(text + BATCHES + mixing(), end="")
 
 
 main()
