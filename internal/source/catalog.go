@@ -122,6 +122,9 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if err != nil {
 		return nil, err
 	}
+	if err := c.mayOpen(root); err != nil {
+		return nil, err
+	}
 	canonical := canonicalURI(root)
 	if name == "" || name == uri {
 		name = canonical

@@ -13,8 +13,8 @@ import (
 
 const schemeImageFolder = "imagefolder"
 
-// parseURI returns the absolute root folder a uri names, or the root in a store. A relative folder is resolved against the daemon's
-// working directory, so clients send absolute ones. Nothing is percent-decoded.
+// parseURI returns the absolute root folder a uri names, or the root in a store. A relative folder is resolved against
+// the daemon's working directory, so clients send absolute ones. Nothing is percent-decoded.
 func parseURI(uri string) (root string, err error) {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok || strings.ContainsAny(scheme, "/.~") {

@@ -102,7 +102,7 @@ var (
 		counter("store_retries_total", "Requests to a store that repeated a failed one.", "store"),
 		counter("store_hedges_total", "Second requests to a store beside a slow one.", "store"),
 		counter("store_errors_total", "Reads and lists of a store that failed in the end.", "store"),
-		counter("store_money_total", "What a store cost by the prices of the configuration (stores.NAME.price_get and others).",
+		counter("store_money_total", "What a store cost by the prices of the configuration (stores.NAME.price_get).",
 			"store"),
 	}
 	gpuMemory = gauge("gpu_memory_bytes", "Memory of a GPU; there is no series without a driver.", "uuid", "name")
