@@ -85,16 +85,6 @@ var (
 		counter("quarantined_total", "Distinct samples that could not be prepared."),
 	}
 
-	hitsMetric      = counter("hits_total", "Samples found in a tier; form is encoded, decoded or augmented.", "form")
-	evictionsMetric = counter("evictions_total", "Samples evicted from a tier.", "form")
-	tierBytes       = gauge("tier_bytes", "Bytes that a tier holds, never above its budget.", "form")
-	tierBudget      = gauge("tier_budget_bytes", "Bytes that a tier may hold.", "form")
-	tierEntries     = gauge("tier_entries", "Samples that a tier holds.", "form")
-	predictedMetric = gauge("predicted_samples_per_second",
-		"What the model of the tiers predicts for all jobs together; binding is what limits them.", "model", "binding")
-	datasetBytes = gauge("dataset_tier_bytes",
-		"Bytes of all tiers together that a dataset with a floor or a cap has.", "dataset")
-	jobsMetric  = gauge("jobs", "Jobs by state: joining, live, suspect, dead, done.", "state")
 	storeCounts = []*family{
 		counter("store_reads_total", "Requests sent to a store for objects and about objects.", "store"),
 		counter("store_lists_total", "Requests sent to a store for lists of objects.", "store"),
@@ -105,9 +95,20 @@ var (
 		counter("store_money_total", "What a store cost by the prices of the configuration (stores.NAME.price_get).",
 			"store"),
 	}
-	gpuMemory = gauge("gpu_memory_bytes", "Memory of a GPU; there is no series without a driver.", "uuid", "name")
-	gpuUsed   = gauge("gpu_memory_used_bytes", "Used memory of a GPU.", "uuid", "name")
-	gpuBusy   = gauge("gpu_utilization_ratio", "Busy part of a GPU's processors, 0 to 1.", "uuid", "name")
+
+	hitsMetric      = counter("hits_total", "Samples found in a tier; form is encoded, decoded or augmented.", "form")
+	evictionsMetric = counter("evictions_total", "Samples evicted from a tier.", "form")
+	tierBytes       = gauge("tier_bytes", "Bytes that a tier holds, never above its budget.", "form")
+	tierBudget      = gauge("tier_budget_bytes", "Bytes that a tier may hold.", "form")
+	tierEntries     = gauge("tier_entries", "Samples that a tier holds.", "form")
+	predictedMetric = gauge("predicted_samples_per_second",
+		"What the model of the tiers predicts for all jobs together; binding is what limits them.", "model", "binding")
+	datasetBytes = gauge("dataset_tier_bytes",
+		"Bytes of all tiers together that a dataset with a floor or a cap has.", "dataset")
+	jobsMetric = gauge("jobs", "Jobs by state: joining, live, suspect, dead, done.", "state")
+	gpuMemory  = gauge("gpu_memory_bytes", "Memory of a GPU; there is no series without a driver.", "uuid", "name")
+	gpuUsed    = gauge("gpu_memory_used_bytes", "Used memory of a GPU.", "uuid", "name")
+	gpuBusy    = gauge("gpu_utilization_ratio", "Busy part of a GPU's processors, 0 to 1.", "uuid", "name")
 )
 
 // The metrics of each job.

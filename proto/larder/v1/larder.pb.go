@@ -1912,6 +1912,8 @@ type Stats struct {
 	Decoder string `protobuf:"bytes,12,opt,name=decoder,proto3" json:"decoder,omitempty"`
 	// split of the memory of the tiers, and why.
 	Split *Split `protobuf:"bytes,13,opt,name=split,proto3" json:"split,omitempty"`
+	// stores that datasets were read from over a network since the start; empty for other users.
+	Stores []*StoreStats `protobuf:"bytes,150,rep,name=stores,proto3" json:"stores,omitempty"`
 	// listeners: what the daemon listens on.
 	Listeners []*Listener `protobuf:"bytes,70,rep,name=listeners,proto3" json:"listeners,omitempty"`
 	// datasets that jobs drew from since the start.
@@ -1919,9 +1921,7 @@ type Stats struct {
 	// state_full is set while the disk of the state directory is full: jobs wait.
 	StateFull *ErrorDetail `protobuf:"bytes,91,opt,name=state_full,json=stateFull,proto3" json:"state_full,omitempty"`
 	// load of the machine.
-	Load *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
-	// stores that datasets were read from over a network since the start; empty for other users.
-	Stores        []*StoreStats `protobuf:"bytes,150,rep,name=stores,proto3" json:"stores,omitempty"`
+	Load          *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2047,6 +2047,13 @@ func (x *Stats) GetSplit() *Split {
 	return nil
 }
 
+func (x *Stats) GetStores() []*StoreStats {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
 func (x *Stats) GetListeners() []*Listener {
 	if x != nil {
 		return x.Listeners
@@ -2075,122 +2082,6 @@ func (x *Stats) GetLoad() *Load {
 	return nil
 }
 
-func (x *Stats) GetStores() []*StoreStats {
-	if x != nil {
-		return x.Stores
-	}
-	return nil
-}
-
-// StoreStats is what a place behind a network has cost.
-type StoreStats struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// name of the place: s3://bucket.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// reads: requests sent for objects and about objects.
-	Reads uint64 `protobuf:"varint,2,opt,name=reads,proto3" json:"reads,omitempty"`
-	// lists: requests sent for lists.
-	Lists uint64 `protobuf:"varint,3,opt,name=lists,proto3" json:"lists,omitempty"`
-	// bytes of answers received.
-	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// retries: requests that repeated a failed one.
-	Retries uint64 `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
-	// hedges: second requests beside a slow one.
-	Hedges uint64 `protobuf:"varint,6,opt,name=hedges,proto3" json:"hedges,omitempty"`
-	// errors: reads and lists that failed in the end.
-	Errors uint64 `protobuf:"varint,7,opt,name=errors,proto3" json:"errors,omitempty"`
-	// money by the prices of the configuration; 0 without prices.
-	Money         float64 `protobuf:"fixed64,8,opt,name=money,proto3" json:"money,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StoreStats) Reset() {
-	*x = StoreStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StoreStats) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StoreStats) ProtoMessage() {}
-
-func (x *StoreStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
-func (*StoreStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *StoreStats) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *StoreStats) GetReads() uint64 {
-	if x != nil {
-		return x.Reads
-	}
-	return 0
-}
-
-func (x *StoreStats) GetLists() uint64 {
-	if x != nil {
-		return x.Lists
-	}
-	return 0
-}
-
-func (x *StoreStats) GetBytes() uint64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *StoreStats) GetRetries() uint64 {
-	if x != nil {
-		return x.Retries
-	}
-	return 0
-}
-
-func (x *StoreStats) GetHedges() uint64 {
-	if x != nil {
-		return x.Hedges
-	}
-	return 0
-}
-
-func (x *StoreStats) GetErrors() uint64 {
-	if x != nil {
-		return x.Errors
-	}
-	return 0
-}
-
-func (x *StoreStats) GetMoney() float64 {
-	if x != nil {
-		return x.Money
-	}
-	return 0
-}
-
 // Listener is a place at which a daemon can be reached, and who may speak there.
 type Listener struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2210,7 +2101,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2113,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2126,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Listener) GetAddress() string {
@@ -2292,7 +2183,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2195,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2208,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Split) GetModel() string {
@@ -2374,7 +2265,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2277,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2290,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -2452,7 +2343,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2355,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2368,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -2518,7 +2409,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2421,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2434,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -2595,7 +2486,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2498,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +2511,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -2686,7 +2577,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2698,7 +2589,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2711,7 +2602,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -2767,7 +2658,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2670,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2683,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -2813,7 +2704,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2716,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2729,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -2867,7 +2758,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +2770,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +2783,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -2947,7 +2838,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +2850,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +2863,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -3018,7 +2909,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3030,7 +2921,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3043,7 +2934,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -3082,7 +2973,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +2985,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +2998,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -3142,7 +3033,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3045,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3058,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -3188,7 +3079,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3091,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3104,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3234,7 +3125,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3137,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3150,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -3280,7 +3171,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3292,7 +3183,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3305,7 +3196,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -3326,7 +3217,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3229,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3242,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -3372,7 +3263,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3275,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3288,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -3420,7 +3311,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3323,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3336,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -3473,7 +3364,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3485,7 +3376,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +3389,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -3519,7 +3410,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3531,7 +3422,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3544,7 +3435,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -3565,7 +3456,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3577,7 +3468,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3590,7 +3481,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -3611,7 +3502,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3514,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3527,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -3657,7 +3548,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3560,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3573,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -3707,7 +3598,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3719,7 +3610,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3732,7 +3623,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -3773,7 +3664,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +3676,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +3689,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -3840,7 +3731,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +3743,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3865,7 +3756,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -3892,7 +3783,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3904,7 +3795,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3917,7 +3808,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -3963,7 +3854,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3975,7 +3866,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3988,7 +3879,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -4023,7 +3914,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4035,7 +3926,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4048,7 +3939,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -4069,7 +3960,7 @@ type RemoveDatasetRequest struct {
 
 func (x *RemoveDatasetRequest) Reset() {
 	*x = RemoveDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4081,7 +3972,7 @@ func (x *RemoveDatasetRequest) String() string {
 func (*RemoveDatasetRequest) ProtoMessage() {}
 
 func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4094,7 +3985,7 @@ func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RemoveDatasetRequest) GetDataset() string {
@@ -4119,7 +4010,7 @@ type RemoveDatasetResponse struct {
 
 func (x *RemoveDatasetResponse) Reset() {
 	*x = RemoveDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4022,7 @@ func (x *RemoveDatasetResponse) String() string {
 func (*RemoveDatasetResponse) ProtoMessage() {}
 
 func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4035,7 @@ func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RemoveDatasetResponse) GetDataset() *Dataset {
@@ -4177,7 +4068,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4080,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4093,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -4216,7 +4107,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4119,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4132,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -4266,7 +4157,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4278,7 +4169,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4291,7 +4182,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -4330,7 +4221,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4342,7 +4233,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4355,7 +4246,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -4392,7 +4283,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4404,7 +4295,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4417,7 +4308,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -4445,7 +4336,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +4348,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4361,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -4489,7 +4380,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4501,7 +4392,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4514,7 +4405,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -4532,7 +4423,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4544,7 +4435,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4557,7 +4448,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -4598,7 +4489,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4610,7 +4501,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4623,7 +4514,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -4669,7 +4560,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4681,7 +4572,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4694,7 +4585,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -4731,7 +4622,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4743,7 +4634,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4756,7 +4647,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -4784,7 +4675,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4796,7 +4687,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4809,7 +4700,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -4836,7 +4727,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +4739,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +4752,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -4903,7 +4794,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4915,7 +4806,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4928,7 +4819,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -4949,7 +4840,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4961,7 +4852,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4974,7 +4865,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -5002,7 +4893,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5014,7 +4905,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5027,7 +4918,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -5085,7 +4976,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5097,7 +4988,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5110,7 +5001,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -5191,7 +5082,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5203,7 +5094,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5216,7 +5107,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -5267,7 +5158,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5279,7 +5170,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5292,7 +5183,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -5377,7 +5268,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5389,7 +5280,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5402,7 +5293,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -5477,7 +5368,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5489,7 +5380,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5393,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -5618,7 +5509,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5630,7 +5521,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5643,7 +5534,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -5678,7 +5569,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5690,7 +5581,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5703,7 +5594,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -5724,7 +5615,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5736,7 +5627,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5749,7 +5640,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -5781,7 +5672,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5793,7 +5684,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5806,7 +5697,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -5874,7 +5765,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5886,7 +5777,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5899,7 +5790,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Field) GetName() string {
@@ -5986,7 +5877,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5998,7 +5889,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6011,7 +5902,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -6122,7 +6013,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6134,7 +6025,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6147,7 +6038,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -6197,7 +6088,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6209,7 +6100,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6222,7 +6113,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -6269,7 +6160,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6281,7 +6172,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6294,7 +6185,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -6352,7 +6243,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6364,7 +6255,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6377,7 +6268,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -6558,7 +6449,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6570,7 +6461,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6583,7 +6474,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -6633,7 +6524,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6645,7 +6536,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6658,7 +6549,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -6707,7 +6598,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6719,7 +6610,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6732,7 +6623,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -6759,7 +6650,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6771,7 +6662,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6784,7 +6675,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -6834,7 +6725,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6846,7 +6737,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6859,7 +6750,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -6895,6 +6786,115 @@ func (x *EpochEnd) GetFinal() bool {
 		return x.Final
 	}
 	return false
+}
+
+// StoreStats is what a place behind a network has cost.
+type StoreStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the place: s3://bucket.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// reads: requests sent for objects and about objects.
+	Reads uint64 `protobuf:"varint,2,opt,name=reads,proto3" json:"reads,omitempty"`
+	// lists: requests sent for lists.
+	Lists uint64 `protobuf:"varint,3,opt,name=lists,proto3" json:"lists,omitempty"`
+	// bytes of answers received.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// retries: requests that repeated a failed one.
+	Retries uint64 `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
+	// hedges: second requests beside a slow one.
+	Hedges uint64 `protobuf:"varint,6,opt,name=hedges,proto3" json:"hedges,omitempty"`
+	// errors: reads and lists that failed in the end.
+	Errors uint64 `protobuf:"varint,7,opt,name=errors,proto3" json:"errors,omitempty"`
+	// money by the prices of the configuration; 0 without prices.
+	Money         float64 `protobuf:"fixed64,8,opt,name=money,proto3" json:"money,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreStats) Reset() {
+	*x = StoreStats{}
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreStats) ProtoMessage() {}
+
+func (x *StoreStats) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
+func (*StoreStats) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *StoreStats) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoreStats) GetReads() uint64 {
+	if x != nil {
+		return x.Reads
+	}
+	return 0
+}
+
+func (x *StoreStats) GetLists() uint64 {
+	if x != nil {
+		return x.Lists
+	}
+	return 0
+}
+
+func (x *StoreStats) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StoreStats) GetRetries() uint64 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+func (x *StoreStats) GetHedges() uint64 {
+	if x != nil {
+		return x.Hedges
+	}
+	return 0
+}
+
+func (x *StoreStats) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *StoreStats) GetMoney() float64 {
+	if x != nil {
+		return x.Money
+	}
+	return 0
 }
 
 var File_larder_v1_larder_proto protoreflect.FileDescriptor
@@ -7088,23 +7088,13 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	" \x01(\x04R\vmemoryLimit\x12\x16\n" +
 	"\x06parity\x18\v \x01(\bR\x06parity\x12\x18\n" +
 	"\adecoder\x18\f \x01(\tR\adecoder\x12&\n" +
-	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\x121\n" +
+	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\x12.\n" +
+	"\x06stores\x18\x96\x01 \x03(\v2\x15.larder.v1.StoreStatsR\x06stores\x121\n" +
 	"\tlisteners\x18F \x03(\v2\x13.larder.v1.ListenerR\tlisteners\x123\n" +
 	"\bdatasets\x18Z \x03(\v2\x17.larder.v1.DatasetStatsR\bdatasets\x125\n" +
 	"\n" +
 	"state_full\x18[ \x01(\v2\x16.larder.v1.ErrorDetailR\tstateFull\x12#\n" +
-	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\x12.\n" +
-	"\x06stores\x18\x96\x01 \x03(\v2\x15.larder.v1.StoreStatsR\x06stores\"\xc2\x01\n" +
-	"\n" +
-	"StoreStats\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05reads\x18\x02 \x01(\x04R\x05reads\x12\x14\n" +
-	"\x05lists\x18\x03 \x01(\x04R\x05lists\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x18\n" +
-	"\aretries\x18\x05 \x01(\x04R\aretries\x12\x16\n" +
-	"\x06hedges\x18\x06 \x01(\x04R\x06hedges\x12\x16\n" +
-	"\x06errors\x18\a \x01(\x04R\x06errors\x12\x14\n" +
-	"\x05money\x18\b \x01(\x01R\x05money\"\x86\x01\n" +
+	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\"\x86\x01\n" +
 	"\bListener\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
@@ -7438,7 +7428,17 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\abatches\x18\x02 \x01(\x04R\abatches\x12\x18\n" +
 	"\asamples\x18\x03 \x01(\x04R\asamples\x121\n" +
 	"\aaccount\x18\x04 \x01(\v2\x17.larder.v1.EpochAccountR\aaccount\x12\x14\n" +
-	"\x05final\x18\x05 \x01(\bR\x05final*\x8f\x01\n" +
+	"\x05final\x18\x05 \x01(\bR\x05final\"\xc2\x01\n" +
+	"\n" +
+	"StoreStats\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05reads\x18\x02 \x01(\x04R\x05reads\x12\x14\n" +
+	"\x05lists\x18\x03 \x01(\x04R\x05lists\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\aretries\x18\x05 \x01(\x04R\aretries\x12\x16\n" +
+	"\x06hedges\x18\x06 \x01(\x04R\x06hedges\x12\x16\n" +
+	"\x06errors\x18\a \x01(\x04R\x06errors\x12\x14\n" +
+	"\x05money\x18\b \x01(\x01R\x05money*\x8f\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_JOINING\x10\x01\x12\x12\n" +
@@ -7509,76 +7509,76 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*Tier)(nil),                   // 15: larder.v1.Tier
 	(*Device)(nil),                 // 16: larder.v1.Device
 	(*Stats)(nil),                  // 17: larder.v1.Stats
-	(*StoreStats)(nil),             // 18: larder.v1.StoreStats
-	(*Listener)(nil),               // 19: larder.v1.Listener
-	(*Split)(nil),                  // 20: larder.v1.Split
-	(*DatasetShare)(nil),           // 21: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 22: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 23: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 24: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 25: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 26: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 27: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 28: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 29: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 30: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 31: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 32: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 33: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 34: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 35: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 36: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 37: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 38: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 39: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 40: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 41: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 42: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 43: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 44: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 45: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 46: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 47: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 48: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 49: larder.v1.AddDatasetResponse
-	(*RemoveDatasetRequest)(nil),   // 50: larder.v1.RemoveDatasetRequest
-	(*RemoveDatasetResponse)(nil),  // 51: larder.v1.RemoveDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 52: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 53: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 54: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 55: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 56: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 57: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 58: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 59: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 60: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 61: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 62: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 63: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 64: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 65: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 66: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 67: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 68: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 69: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 70: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 71: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 72: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 73: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 74: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 75: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 76: larder.v1.AttachRequest
-	(*Field)(nil),                  // 77: larder.v1.Field
-	(*AttachResponse)(nil),         // 78: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 79: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 80: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 81: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 82: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 83: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 84: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 85: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 86: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 87: larder.v1.EpochEnd
+	(*Listener)(nil),               // 18: larder.v1.Listener
+	(*Split)(nil),                  // 19: larder.v1.Split
+	(*DatasetShare)(nil),           // 20: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 21: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 22: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 23: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 24: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 25: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 26: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 27: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 28: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 29: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 30: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 31: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 32: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 33: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 34: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 35: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 36: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 37: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 38: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 39: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 40: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 41: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 42: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 43: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 44: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 45: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 46: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 47: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 48: larder.v1.AddDatasetResponse
+	(*RemoveDatasetRequest)(nil),   // 49: larder.v1.RemoveDatasetRequest
+	(*RemoveDatasetResponse)(nil),  // 50: larder.v1.RemoveDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 51: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 52: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 53: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 54: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 55: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 56: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 57: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 58: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 59: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 60: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 61: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 62: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 63: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 64: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 65: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 66: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 67: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 68: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 69: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 70: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 71: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 72: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 73: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 74: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 75: larder.v1.AttachRequest
+	(*Field)(nil),                  // 76: larder.v1.Field
+	(*AttachResponse)(nil),         // 77: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 78: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 79: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 80: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 81: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 82: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 83: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 84: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 85: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 86: larder.v1.EpochEnd
+	(*StoreStats)(nil),             // 87: larder.v1.StoreStats
 	nil,                            // 88: larder.v1.Counters.HitsEntry
 	nil,                            // 89: larder.v1.Counters.EvictionsEntry
 	(*durationpb.Duration)(nil),    // 90: google.protobuf.Duration
@@ -7610,17 +7610,17 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	11,  // 21: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	15,  // 22: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
 	16,  // 23: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	20,  // 24: larder.v1.Stats.split:type_name -> larder.v1.Split
-	19,  // 25: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	10,  // 26: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,   // 27: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	9,   // 28: larder.v1.Stats.load:type_name -> larder.v1.Load
-	18,  // 29: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
-	21,  // 30: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	19,  // 24: larder.v1.Stats.split:type_name -> larder.v1.Split
+	87,  // 25: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	18,  // 26: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	10,  // 27: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 28: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	9,   // 29: larder.v1.Stats.load:type_name -> larder.v1.Load
+	20,  // 30: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
 	3,   // 31: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
 	11,  // 32: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	24,  // 33: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	29,  // 34: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	23,  // 33: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	28,  // 34: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
 	11,  // 35: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
 	11,  // 36: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
 	11,  // 37: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
@@ -7636,83 +7636,83 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	14,  // 47: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
 	14,  // 48: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
 	15,  // 49: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	20,  // 50: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	19,  // 50: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
 	15,  // 51: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	20,  // 52: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	64,  // 53: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	19,  // 52: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	63,  // 53: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
 	17,  // 54: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	69,  // 55: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	70,  // 56: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	71,  // 57: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	72,  // 58: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	68,  // 55: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	69,  // 56: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	70,  // 57: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	71,  // 58: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
 	3,   // 59: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
 	90,  // 60: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
 	90,  // 61: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
 	90,  // 62: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
 	90,  // 63: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
 	90,  // 64: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	73,  // 65: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	72,  // 65: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
 	4,   // 66: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
 	90,  // 67: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
 	17,  // 68: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
 	11,  // 69: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	77,  // 70: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	76,  // 70: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
 	90,  // 71: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
 	92,  // 72: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	90,  // 73: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
 	92,  // 74: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
 	6,   // 75: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
 	5,   // 76: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	22,  // 77: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	32,  // 78: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	34,  // 79: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	36,  // 80: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	38,  // 81: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	40,  // 82: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	42,  // 83: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	44,  // 84: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	48,  // 85: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	46,  // 86: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	50,  // 87: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	52,  // 88: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	54,  // 89: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	56,  // 90: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	58,  // 91: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	60,  // 92: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	62,  // 93: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	25,  // 94: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	27,  // 95: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	30,  // 96: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	65,  // 97: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	67,  // 98: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	79,  // 99: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	81,  // 100: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	74,  // 101: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	23,  // 102: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	33,  // 103: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	35,  // 104: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	37,  // 105: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	39,  // 106: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	41,  // 107: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	43,  // 108: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	45,  // 109: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	49,  // 110: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	47,  // 111: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	51,  // 112: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	53,  // 113: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	55,  // 114: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	57,  // 115: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	59,  // 116: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	61,  // 117: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	63,  // 118: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	26,  // 119: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	28,  // 120: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	31,  // 121: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	66,  // 122: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	68,  // 123: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	80,  // 124: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	82,  // 125: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	75,  // 126: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	21,  // 77: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	31,  // 78: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	33,  // 79: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	35,  // 80: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	37,  // 81: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	39,  // 82: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	41,  // 83: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	43,  // 84: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	47,  // 85: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	45,  // 86: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	49,  // 87: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	51,  // 88: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	53,  // 89: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	55,  // 90: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	57,  // 91: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	59,  // 92: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	61,  // 93: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	24,  // 94: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	26,  // 95: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	29,  // 96: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	64,  // 97: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	66,  // 98: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	78,  // 99: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	80,  // 100: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	73,  // 101: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	22,  // 102: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	32,  // 103: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	34,  // 104: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	36,  // 105: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	38,  // 106: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	40,  // 107: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	42,  // 108: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	44,  // 109: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	48,  // 110: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	46,  // 111: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	50,  // 112: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	52,  // 113: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	54,  // 114: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	56,  // 115: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	58,  // 116: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	60,  // 117: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	62,  // 118: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	25,  // 119: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	27,  // 120: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	30,  // 121: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	65,  // 122: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	67,  // 123: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	79,  // 124: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	81,  // 125: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	74,  // 126: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
 	102, // [102:127] is the sub-list for method output_type
 	77,  // [77:102] is the sub-list for method input_type
 	77,  // [77:77] is the sub-list for extension type_name
@@ -7726,8 +7726,8 @@ func file_larder_v1_larder_proto_init() {
 		return
 	}
 	file_larder_v1_larder_proto_msgTypes[5].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[20].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[72].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[19].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[71].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
