@@ -87,6 +87,7 @@ type Batch struct {
 	mem      []byte // the slot
 	slot     uint32
 	gen      uint64
+	words    bool // its slot goes back in a release word
 	report   []*larderv1.QuarantinedSample
 	waited   time.Duration
 	log      *runLog // noted the batch; nil without an audit
@@ -99,7 +100,8 @@ func (s *Stream) newBatch(p []byte) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Batch{Epoch: f.Epoch, Step: f.Step, Rank: f.Rank, Rows: int(f.Rows), s: s, slot: f.Slot, gen: f.Gen}
+	b := &Batch{Epoch: f.Epoch, Step: f.Step, Rank: f.Rank, Rows: int(f.Rows), s: s, slot: f.Slot, gen: f.Gen,
+		words: s.back.present && f.Segment == 0}
 	if len(f.Report) > 0 {
 		r := new(larderv1.BatchReport)
 		if err := wire.Unmarshal(f.Report, r); err != nil {
@@ -290,7 +292,12 @@ func (b *Batch) Release() {
 		_ = b.log.log.Done(b.log.number, b.Step, b.checksum())
 	}
 	// An error means that the daemon is gone, which Next will say; the slot has no owner then.
-	_ = b.s.c.write(wire.Release, 0, wire.ReleaseFrame{Slot: b.slot, Gen: b.gen, Waited: b.waited}.Append(nil))
+	switch {
+	case !b.words:
+		_ = b.s.c.write(wire.Release, 0, wire.ReleaseFrame{Slot: b.slot, Gen: b.gen, Waited: b.waited}.Append(nil))
+	case b.s.back.give(b.slot, b.gen, b.waited):
+		_ = b.s.c.write(wire.Wake, 0, nil)
+	}
 	if b.seg != nil {
 		b.seg.Release()
 	}

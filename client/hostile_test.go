@@ -138,6 +138,11 @@ func TestBrokenRing(t *testing.T) {
 		"many rows":                func(i *larderv1.AttachResponse) { i.Job.Spec.BatchSize = 1 << 31 },
 		"no slots":                 func(i *larderv1.AttachResponse) { i.Slots = 0 },
 		"a flat image":             func(i *larderv1.AttachResponse) { i.Fields[0].Ragged = false },
+		"words beyond the segment": func(i *larderv1.AttachResponse) { i.Board, i.Releases = 4096, i.SegmentBytes-32 },
+		"words before the board":   func(i *larderv1.AttachResponse) { i.Board, i.Releases = 4096, 2048 },
+		"words without a board":    func(i *larderv1.AttachResponse) { i.Releases = 2048 },
+		"words between words":      func(i *larderv1.AttachResponse) { i.Board, i.Releases = 1024, 2052 },
+		"overflow of words":        func(i *larderv1.AttachResponse) { i.Board, i.Releases = 1024, 1<<64-8 },
 		"no descriptor":            nil,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,6 +23,7 @@ type Stream struct {
 	ready  chan struct{} // holds a token when queue has grown
 	rank   uint32
 	log    *runLog // of the epoch that is read; nil without LARDER_AUDIT_LOG
+	back   releases
 
 	mu struct {
 		sync.Mutex
@@ -102,6 +103,10 @@ func newStream(c *Conn, p []byte, fd int) (*Stream, error) {
 		return nil, err
 	}
 	s := &Stream{c: c, info: info, layout: lay, ready: make(chan struct{}, 1)}
+	if err := s.back.open(info, seg.Bytes()); err != nil {
+		seg.Release()
+		return nil, err
+	}
 	s.mu.segs = map[uint32]*shm.Segment{0: seg}
 	s.mu.own = make(map[uint32]uint32)
 	s.mu.epoch = -1
@@ -164,6 +169,7 @@ func (s *Stream) begin(epoch int64) {
 	s.mu.queue = keep
 	s.mu.Unlock()
 	for _, b := range stale {
+		s.back.took()
 		b.Release()
 	}
 }
@@ -176,6 +182,7 @@ func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 	for {
 		b, err := s.pop()
 		if b != nil {
+			s.back.took()
 			b.waited = time.Since(start)
 			if err := s.log.received(b); err != nil {
 				return nil, checkLog(err)
@@ -190,10 +197,17 @@ func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 			}
 			return nil, err
 		}
+		if s.back.sleep() { // else it might wait for a slot that the daemon does not know of
+			_ = s.c.write(wire.Wake, 0, nil) // an error means that the daemon is gone, which the reader notices
+		}
 		select {
 		case <-s.ready:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			err = ctx.Err()
+		}
+		s.back.wake()
+		if err != nil {
+			return nil, err
 		}
 	}
 }
@@ -253,6 +267,7 @@ func (s *Stream) push(e event) {
 	case over:
 		e.batch.drop()
 	case old:
+		s.back.took()
 		e.batch.Release()
 	}
 	select {

@@ -20,6 +20,7 @@ import (
 
 	"larder/internal/config"
 	"larder/internal/errs"
+	"larder/internal/source/packed"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -77,10 +78,26 @@ func readJobFile(path string, stdin io.Reader) (*larderv1.JobSpec, error) {
 	return spec, nil
 }
 
-// absoluteURI makes the folder of a uri absolute, for the daemon's working directory is another one. Names of added
+// absoluteURI makes the paths of a uri absolute, for the daemon's working directory is another one. Names of added
 // datasets (no scheme) stay as they are.
 func absoluteURI(uri, dir string) string {
 	scheme, path, ok := strings.Cut(uri, ":")
+	if _, isPacked := packed.ByScheme(scheme); ok && isPacked {
+		path, args, _ := strings.Cut(path, "?")
+		parts := strings.Split(path, "::")
+		for i, p := range parts {
+			if p != "" && !filepath.IsAbs(p) && !strings.HasPrefix(p, "~") && !strings.Contains(p, "://") {
+				if abs, err := filepath.Abs(filepath.Join(dir, p)); err == nil {
+					parts[i] = abs
+				}
+			}
+		}
+		uri = scheme + ":" + strings.Join(parts, "::")
+		if args != "" {
+			uri += "?" + args
+		}
+		return uri
+	}
 	if !ok || scheme != "imagefolder" || path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "~") {
 		return uri
 	}

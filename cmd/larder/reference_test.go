@@ -68,7 +68,7 @@ func keyTable() string {
 	t := newTable("key", "value", "default", "environment", "meaning", "a change takes effect")
 	when := map[config.Apply]string{config.Live: "at once", config.NewJobs: "new jobs", config.Restart: "restart"}
 	def := config.Default()
-	for _, k := range slices.Concat(config.Keys(), config.KeysOf("NAME")) {
+	for _, k := range slices.Concat(config.Keys(), config.KeysOf("NAME"), config.KeysOfStore("NAME")) {
 		value, _ := def.Get(k.Name)
 		if value == "" {
 			value = "empty"

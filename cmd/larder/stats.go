@@ -130,6 +130,14 @@ func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 		row(t, "sharing", fmt.Sprintf("%.2f samples delivered for each decode", float64(c.GetSamplesDelivered())/float64(d)))
 	}
 	row(t, "quarantined", count(c.GetQuarantined()))
+	for _, x := range s.GetStores() {
+		line := fmt.Sprintf("%s reads and %s lists (%s), %s retries, %s hedges, %s errors", count(x.GetReads()),
+			count(x.GetLists()), units.Size(x.GetBytes()), count(x.GetRetries()), count(x.GetHedges()), count(x.GetErrors()))
+		if m := x.GetMoney(); m > 0 {
+			line += fmt.Sprintf(", cost %.4g", m)
+		}
+		row(t, clip(x.GetName(), 40), line)
+	}
 	for _, d := range s.GetDevices() {
 		row(t, fmt.Sprintf("gpu %d", d.GetIndex()), fmt.Sprintf("%s, %s of %s used, %d%% busy", d.GetName(),
 			units.Size(d.GetMemoryUsed()), units.Size(d.GetMemoryBytes()), d.GetUtilization()))

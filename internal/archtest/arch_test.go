@@ -84,11 +84,13 @@ var allowed = map[string][]string{
 		"larder/internal/prep", "larder/jobs", "larder/proto/larder/v1"},
 	"larder/internal/engine/work": {"larder/internal/coordinator", "larder/internal/engine/crashguard",
 		"larder/internal/engine/ring", "larder/internal/errs", "larder/internal/heap", "larder/internal/ident",
-		"larder/internal/prep", "larder/internal/source", "larder/jobs", "larder/tiers"},
+		"larder/internal/prep", "larder/internal/record", "larder/internal/source", "larder/jobs", "larder/tiers"},
 	"larder/internal/resume": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
 	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant",
-		"larder/internal/raster", "larder/internal/source/subset"},
+		"larder/internal/raster", "larder/internal/source/subset", "larder/internal/source/packed",
+		"larder/internal/store"},
+	"larder/internal/store": {"larder/internal/errs", "larder/internal/nearest", "larder/internal/xrand"},
 	"larder/internal/prep": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster"},
 	"larder/internal/raster": {},
@@ -102,6 +104,7 @@ var allowed = map[string][]string{
 var homes = map[string][]string{
 	"github.com/dgraph-io/ristretto/v2":  {"larder/tiers/encoded", "larder/tiers/tinylfu", "larder/internal/source"},
 	"github.com/NVIDIA/go-nvml/pkg/nvml": {"larder/internal/gpu"},
+	"github.com/minio/minio-go/v7":       {"larder/internal/store"},
 }
 
 var loaded = sync.OnceValues(func() ([]*packages.Package, error) {

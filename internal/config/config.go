@@ -21,6 +21,9 @@ type Config struct {
 	Log         Log
 
 	Datasets []DatasetConfig // those with a floor, a cap or strata, by name
+	Stores   []StoreConfig   // kinds of stores and places that have settings, by name
+
+	scratch StoreSettings // of a Config that lives while the value of one store is read or written
 
 	origins map[string]Origin // keys that were set; a key that is not in here has its default
 }

@@ -142,13 +142,13 @@ func KeysOf(dataset string) []Key {
 	return own
 }
 
-// Keys lists every key of this configuration, those of its datasets last.
+// Keys lists every key of this configuration, those of its datasets and stores last.
 func (c *Config) Keys() []Key {
 	all := Keys()
 	for _, d := range c.Datasets {
 		all = append(all, KeysOf(d.Name)...)
 	}
-	return all
+	return append(all, c.keysOfStores()...)
 }
 
 // bothKeys are the keys of two configurations.
@@ -174,6 +174,6 @@ func (c *Config) Quotas() bool {
 // Clone returns a copy that shares nothing.
 func (c *Config) Clone() *Config {
 	d := *c
-	d.origins, d.Datasets = maps.Clone(c.origins), slices.Clone(c.Datasets)
+	d.origins, d.Datasets, d.Stores = maps.Clone(c.origins), slices.Clone(c.Datasets), slices.Clone(c.Stores)
 	return &d
 }

@@ -57,7 +57,10 @@ func lookup(name string) *Key {
 	if i, ok := byName[name]; ok {
 		return &keys[i]
 	}
-	return datasetKey(name)
+	if k := datasetKey(name); k != nil {
+		return k
+	}
+	return storeKey(name)
 }
 
 var byName = func() map[string]int {
@@ -226,6 +229,9 @@ func unknownKey(key string, from Origin) error {
 		for _, a := range datasetAttributes {
 			names = append(names, datasetsKey+"."+name+"."+a)
 		}
+	}
+	if strings.HasPrefix(key, storesKey+".") {
+		names = append(names, storeNames(key)...)
 	}
 	hint := "larder config default prints every key"
 	if n := Nearest(key, names); n != "" {

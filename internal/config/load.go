@@ -189,7 +189,7 @@ func (w *walker) mapping(prefix string, n *yaml.Node) {
 			continue
 		}
 		w.seen[key] = w.origin(k)
-		if prefix == datasetsKey && v.Kind != yaml.AliasNode { // any name is one, dots and all
+		if freeNames(prefix) && v.Kind != yaml.AliasNode { // any name is one, dots and all
 			w.mapping(key, v)
 			continue
 		}
@@ -222,10 +222,16 @@ func (w *walker) value(key string, k, v *yaml.Node) {
 	}
 }
 
+// freeNames reports whether the keys of a section are names that users give.
+func freeNames(section string) bool { return section == datasetsKey || section == storesKey }
+
 // keysHint shows how the keys of a section are written.
 func keysHint(section string) string {
 	if section == datasetsKey {
 		return "e.g. datasets: {train: {cap: 10%}}"
+	}
+	if section == storesKey {
+		return "e.g. stores: {s3: {endpoint: \"https://minio.example:9000\"}}"
 	}
 	if section != "" {
 		for _, k := range keys {
@@ -242,7 +248,7 @@ func section(key string) bool {
 	if key == "" {
 		return false
 	}
-	if key == datasetsKey {
+	if freeNames(key) {
 		return true
 	}
 	for _, k := range keys {

@@ -144,9 +144,15 @@ func (lc *lifecycle) released(e Released) {
 	}
 	q := &s.ranks[e.Rank]
 	q.sent = slices.DeleteFunc(q.sent, func(d *delivery) bool { return d.slot == e.Slot && d.gen == e.Gen })
-	k.Took(lc.step.now, e.Waited)
+	at := lc.step.now.Add(-max(e.Ago, 0))
+	if at.Before(k.LastTake) {
+		at = k.LastTake
+	}
+	k.Took(at, e.Waited)
 	s.keeping.idle = e.Waited <= patience
-	k.Heard = lc.step.now
+	if at.After(k.Heard) {
+		k.Heard = at
+	}
 	lc.waited(s, k, e.Waited)
 	lc.activate(s)
 	lc.planner.plan(s)

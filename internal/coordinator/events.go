@@ -84,6 +84,7 @@ type Released struct {
 	Slot   int
 	Gen    uint64
 	Waited time.Duration // how long next() waited for this batch
+	Ago    time.Duration // since the client returned it, by its own word
 }
 
 // Detached says that a rank's client is gone: in order (Clean) or not.

@@ -5,8 +5,14 @@ import (
 	"time"
 )
 
-// Executor carries effects out. Do must not block and must not call back into the loop; results come as events.
-type Executor interface{ Do(Effect) }
+// Executor carries effects out. Its methods must not block and must not call back into the loop.
+type Executor interface {
+	// Do carries out one effect; results come as events.
+	Do(Effect)
+	// Unread appends events that have happened and that nobody has sent yet. They are taken before a Tick, because a
+	// decision by time must not miss what a client did before that time.
+	Unread(dst []Event) []Event
+}
 
 // Inspect runs F in the loop's goroutine between two steps: for status, never to change anything.
 type Inspect struct{ F func(*Core) }
@@ -19,6 +25,7 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var out []Effect
+	var unread []Event
 	step := func(ev Event) {
 		out = c.Step(now(), ev, out[:0])
 		for i, e := range out {
@@ -42,6 +49,11 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 			}
 			step(ev)
 		case <-timer.C:
+			unread = do.Unread(unread[:0])
+			for i, ev := range unread {
+				step(ev)
+				unread[i] = nil
+			}
 			step(Tick{})
 		}
 	}

@@ -26,6 +26,8 @@ type worker struct {
 	replies map[Token]chan Reply
 	got     chan Deliver
 	ended   []ident.JobID
+	closed  []time.Time // when ranks were closed
+	unread  func() []Event
 }
 
 func (w *worker) later(d time.Duration, ev Event) {
@@ -39,6 +41,13 @@ func (w *worker) later(d time.Duration, ev Event) {
 func (w *worker) rest() {
 	time.Sleep(time.Second)
 	synctest.Wait()
+}
+
+func (w *worker) Unread(dst []Event) []Event {
+	if w.unread == nil {
+		return dst
+	}
+	return append(dst, w.unread()...)
 }
 
 func (w *worker) Do(e Effect) {
@@ -55,6 +64,10 @@ func (w *worker) Do(e Effect) {
 		w.replies[x.Token] <- x
 	case Deliver:
 		w.got <- x
+	case CloseRank:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.closed = append(w.closed, clock())
 	case JobEnded:
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -129,6 +142,53 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 		if err := c.Check(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A client that gives slots back in memory, and says nothing, is not silent: what it gave back is read before a
+// decision by time, and counts from when it gave it back.
+func TestWhatIsUnreadCountsBeforeATick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{
+			Seed: 1, Lease: time.Hour, IdleTimeout: time.Minute, Bytes: func(ident.ObjectID) int64 { return 100 },
+			Tiers: TierConfig{Total: 1 << 20, Sizes: [ident.NumForms]int64{ident.Decoded: 1 << 20}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{events: make(chan Event), replies: map[Token]chan Reply{}, got: make(chan Deliver, 99)}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var given atomic.Pointer[Released] // the client's word
+		var at time.Time
+		w.unread = func() []Event {
+			ev := given.Swap(nil)
+			if ev == nil {
+				return nil
+			}
+			ev.Ago = clock().Sub(at)
+			return []Event{*ev}
+		}
+		done := make(chan error, 1)
+		go func() { done <- Loop(ctx, c, w.events, w, clock) }()
+		e := registration(1, "a", 0, 12, 4, func(e *Register) { e.Sample.Mode = dsa.Stratified })
+		id := w.ask(t, 1, e).Job
+		inc := w.ask(t, 2, Attach{Token: 2, Job: id}).Inc
+		w.ask(t, 3, StartEpoch{Token: 3, Job: id, Inc: inc})
+		d := <-w.got
+		w.rest()
+		time.Sleep(49 * time.Second)
+		at = clock()
+		given.Store(&Released{Job: id, Inc: inc, Slot: d.Slot, Gen: d.Gen})
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		if len(w.closed) != 1 || w.closed[0].Sub(at) != time.Minute {
+			t.Errorf("the rank was given up at %v, a minute after %v would be right", w.closed, at)
+		}
+		w.mu.Unlock()
+		cancel()
+		<-done
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"larder/internal/bits"
 	"larder/internal/config"
 	"larder/internal/coordinator"
+	"larder/internal/store"
 )
 
 // TestImageLimits: prep.on_corrupt says whether damaged images are refused, and by default they are not, as in Pillow.
@@ -54,5 +55,19 @@ func TestPolicyWarnings(t *testing.T) {
 		!strings.Contains(got[0], "not deterministic") || !strings.HasPrefix(got[1],
 		"tiers.policy.augmented minio-preselect breaks") {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestStoreSettings: internal/config and internal/store agree on what a place has where nothing is configured.
+func TestStoreSettings(t *testing.T) {
+	c := config.Default()
+	if got, want := StoreSettings(c)("s3", "s3://bucket"), store.Default(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := c.Set("stores.s3://bucket.parallel", "3", config.Origin{}); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := StoreSettings(c)("s3", "s3://bucket"), StoreSettings(c)("s3", "s3://other"); a.Parallel != 3 || b.Parallel == 3 {
+		t.Errorf("%d and %d", a.Parallel, b.Parallel)
 	}
 }

@@ -194,7 +194,7 @@ func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
 		Jobs: engine.JobConfig{Lease: cfg.Jobs.Lease, Max: cfg.Jobs.Max, IdleTimeout: cfg.Jobs.IdleTimeout},
 		Daemon: engine.DaemonConfig{
 			ApplyConfig: d.applyConfig, Stop: d.askStop, Status: d.status, GPU: d.resources.gpu,
-			Listeners: d.doors.described,
+			Listeners: d.doors.described, Stores: d.resources.storeStats,
 		},
 	}
 }

@@ -8,13 +8,16 @@ import (
 	"larder/internal/gpu"
 	"larder/internal/ident"
 	"larder/internal/source"
+	"larder/internal/store"
 	"larder/internal/xrand"
+	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
 	"larder/tiers/tinylfu"
 )
 
 // resources are what the engine uses and does not close.
 type resources struct {
+	stores   *store.Stores // what datasets are read from over a network
 	catalog  *source.Catalog
 	store    *tiers.Store
 	state    state
@@ -33,9 +36,10 @@ type resourceOptions struct {
 // open opens them all. After an error, close closes those that are open.
 func (u *resources) open(o resourceOptions) (err error) {
 	r := o.resolved
+	u.stores = store.New(store.Config{Settings: StoreSettings(o.config), Log: o.log})
 	if u.catalog, err = source.OpenCatalog(source.CatalogConfig{
 		IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, MaxObject: r.MaxMemory,
-		Logger: o.log,
+		Stores: u.stores, Logger: o.log,
 	}); err != nil {
 		return err
 	}
@@ -47,6 +51,22 @@ func (u *resources) open(o resourceOptions) (err error) {
 	}
 	u.gpu = gpu.Open()
 	return nil
+}
+
+// StoreSettings gives internal/store the settings of places that a configuration has.
+func StoreSettings(c *config.Config) func(scheme, place string) store.Settings {
+	return func(scheme, place string) store.Settings { return store.Settings(c.Store(scheme, place)) }
+}
+
+// storeStats is what was read over a network, as clients get it.
+func (u *resources) storeStats() []*larderv1.StoreStats {
+	all := u.stores.Counters()
+	out := make([]*larderv1.StoreStats, len(all))
+	for i, c := range all {
+		out[i] = &larderv1.StoreStats{Name: c.Name, Reads: c.Reads, Lists: c.Lists, Bytes: c.Bytes, Retries: c.Retries,
+			Hedges: c.Hedges, Errors: c.Errors, Money: c.Money}
+	}
+	return out
 }
 
 // policyEntries sizes the sketch of tinylfu: as many entries as a tier of 8 GiB holds of ImageNet.
@@ -75,6 +95,9 @@ func (u *resources) close(log *slog.Logger) (problems []error) {
 			log.Info("reads waited for the storage limit", "reads", n, "waited", waited)
 		}
 		problems = append(problems, u.catalog.Close())
+	}
+	if u.stores != nil {
+		u.stores.Close()
 	}
 	if u.gpu != nil {
 		if err := u.gpu.Close(); err != nil {

@@ -93,7 +93,7 @@ func (e *Engine) Attach(
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(at.Slots), SlotBytes: uint64(at.SlotBytes),
 		SegmentBytes: uint64(at.Segment().Size()), Fields: at.Fields, BatchesPerEpoch: uint64(spec.Batches(k.Rank)),
 		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest,
-		Board: uint64(at.Board), Posts: uint32(at.Posts), Rows: uint32(at.Rows),
+		Board: uint64(at.Board), Posts: uint32(at.Posts), Releases: uint64(at.Releases()), Rows: uint32(at.Rows),
 	}}, nil
 }
 
@@ -163,9 +163,26 @@ func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 	a.loop.send(coordinator.Released{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Slot: int(slot), Gen: gen, Waited: waited})
 }
 
+// Collect takes what clients gave back in release words: this one, and, as it is done anyway, all others.
+func (a *attachment) Collect() {
+	for _, g := range a.rings.Collect(nil) {
+		a.loop.send(released(&g))
+	}
+}
+
+// released is the event of a slot that was given back in release words.
+func released(g *ring.Given) coordinator.Released {
+	return coordinator.Released{
+		Job: g.Key.Job, Rank: g.Key.Rank, Inc: g.Key.Inc, Slot: g.Slot, Gen: g.Gen, Waited: g.Waited, Ago: g.Ago,
+	}
+}
+
 // Close ends the attachment; clean means that the client said goodbye.
 func (a *attachment) Close(clean bool) {
 	k := a.ring.Key()
+	for _, g := range a.ring.Collect() { // the client may have ended before it told
+		a.loop.send(released(&g))
+	}
 	waiting, _ := a.ring.WaitNow()
 	var client *shm.Exit
 	if !clean {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,6 +34,52 @@ func TestARankIsHeldByOneClient(t *testing.T) {
 		t.Errorf("%d are attached", w.engine.Attached())
 	}
 	tr.detach()
+}
+
+// A client holds every batch of its ring, and Next waits: a slot that another goroutine gives back then, which nobody
+// has told the daemon of before, brings the next batch. What it waited is counted.
+func TestASlotGivenBackWhileNextWaits(t *testing.T) {
+	const n = 80
+	w := serve(t)
+	tr := w.train(spec("a", folder(t, n), 4, recipe(crops...)), 0)
+	if tr.st.Info().GetReleases() == 0 {
+		t.Fatal("the ring has no release words")
+	}
+	for epoch := range uint32(2) {
+		if err := tr.st.StartEpoch(t.Context(), epoch); err != nil {
+			t.Fatal(err)
+		}
+		s, held := newSeen(), []*client.Batch(nil)
+		for {
+			var back sync.WaitGroup
+			if len(held) == int(tr.st.Info().GetSlots()) {
+				b := held[0]
+				held = held[1:]
+				back.Go(func() {
+					time.Sleep(time.Millisecond)
+					b.Release()
+				})
+			}
+			b, err := tr.st.Next(t.Context())
+			back.Wait()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr.take(b, s)
+			held = append(held, b)
+		}
+		exactly(t, "the epoch", s.ids, all(n))
+		for _, b := range held {
+			b.Release()
+		}
+	}
+	tr.detach()
+	if w.stats().GetTotals().GetWaitSeconds() < 0.01 { // 2 x 16 x 1 ms
+		t.Errorf("%v", w.stats().GetTotals())
+	}
 }
 
 func TestKillTellsTheClient(t *testing.T) {

@@ -95,7 +95,8 @@ type DaemonConfig struct {
 	ApplyConfig func(context.Context, *larderv1.ApplyConfigRequest) (*larderv1.ApplyConfigResponse, error)
 	Stop        func(context.Context, *larderv1.StopRequest) (*larderv1.StopResponse, error)
 	Status      func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
-	Listeners   func() []*larderv1.Listener // what the daemon listens on
+	Listeners   func() []*larderv1.Listener   // what the daemon listens on
+	Stores      func() []*larderv1.StoreStats // what was read over a network, by name
 	GPU         gpu.Probe
 }
 

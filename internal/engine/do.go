@@ -84,6 +84,17 @@ func (e *Engine) handFill(x *coordinator.Fill) {
 	e.pool.Add(x, x.Beside, j, r)
 }
 
+// Unread implements coordinator.Executor: slots that clients gave back in release words.
+func (e *Engine) Unread(dst []coordinator.Event) []coordinator.Event {
+	e.unread = e.rings.Collect(e.unread[:0])
+	for i := range e.unread {
+		ev := released(&e.unread[i])
+		e.recorder.Event(ev)
+		dst = append(dst, ev)
+	}
+	return dst
+}
+
 // resize gives a tier its budget.
 func resize(store *tiers.Store, x coordinator.SetBudget, log *logQueue) {
 	if err := store.SetBudget(x.Form, x.Bytes); err != nil {

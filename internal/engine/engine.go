@@ -42,6 +42,7 @@ type Engine struct {
 	pool     *work.Pool
 	crew     *crew.Crew // workers of clients
 	rings    *ring.Set
+	unread   []ring.Given // of Unread, reused
 	meters   *work.Meters
 	guard    *crashguard.Guard // against images that crash the decoder
 	tierWork *work.Serial      // what changes the tiers

@@ -77,7 +77,8 @@ func BenchmarkGather(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					err = w.Finish(recipe, prep.Image{Pix: v.Bytes[:size], W: side, H: side, C: 3}, slot[row*size:(row+1)*size])
+					img := prep.Image{Pix: v.Bytes[:size], W: side, H: side, C: 3}
+					err = w.Finish(recipe, img, prep.RandKey{}, slot[row*size:(row+1)*size])
 					v.Close()
 					if err != nil {
 						b.Fatal(err)

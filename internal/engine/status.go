@@ -237,6 +237,9 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 	if e.cfg.Daemon.Listeners != nil {
 		s.Listeners = e.cfg.Daemon.Listeners()
 	}
+	if e.cfg.Daemon.Stores != nil && asker(ctx) == nil { // names of buckets are not for other users
+		s.Stores = e.cfg.Daemon.Stores()
+	}
 	if e.cfg.Daemon.GPU != nil {
 		devices, err := e.cfg.Daemon.GPU.Devices(ctx)
 		if err == nil {

@@ -2,6 +2,7 @@
 
 #include "kernel.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Float arithmetic must round after every operation, as in Go and in Pillow's builds: fused multiplications only where
@@ -22,6 +23,7 @@
 #define TARGET
 #include "kernel_body.h"
 #include "kernel_planes.h"
+#include "kernel_more.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -34,6 +36,7 @@
 #define TARGET __attribute__((target("sse4.1,ssse3")))
 #include "kernel_body.h"
 #include "kernel_planes.h"
+#include "kernel_more.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -43,6 +46,7 @@
 #define TARGET __attribute__((target("avx2,fma")))
 #include "kernel_body.h"
 #include "kernel_planes.h"
+#include "kernel_more.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -52,6 +56,7 @@
 #define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")))
 #include "kernel_body.h"
 #include "kernel_planes.h"
+#include "kernel_more.h"
 #undef LEVEL
 #undef LEVEL_N
 #undef TARGET
@@ -145,4 +150,35 @@ void larder_planes_run(const larder_planes *p, const uint8_t *src, uint8_t *scra
 	default:
 		planes_base(p, src, scratch, dst);
 	}
+}
+
+/* One call for each instruction set. */
+#if defined(__x86_64__)
+#define RUN(level, name, ...)             \
+	switch (level) {                      \
+	case LARDER_AVX512:                   \
+		name##_avx512(__VA_ARGS__);       \
+		return;                           \
+	case LARDER_AVX2:                     \
+		name##_avx2(__VA_ARGS__);         \
+		return;                           \
+	case LARDER_SSE4:                     \
+		name##_sse4(__VA_ARGS__);         \
+		return;                           \
+	default:                              \
+		name##_base(__VA_ARGS__);         \
+	}
+#else
+#define RUN(level, name, ...) name##_base(__VA_ARGS__)
+#endif
+
+void larder_affine_run(const larder_affine *a, const uint8_t *src, uint8_t *dst) { RUN(a->level, affine, a, src, dst); }
+
+void larder_blur_run(const larder_blur *b, const float *k, const int32_t *from, const uint8_t *src, float *scratch,
+                     uint8_t *dst) {
+	RUN(b->level, blur, b, k, from, src, scratch, dst);
+}
+
+void larder_sharpen_run(int level, const uint8_t *src, int64_t w, int64_t h, float f, uint8_t *dst) {
+	RUN(level, sharpen, src, w, h, f, dst);
 }

@@ -66,6 +66,38 @@ typedef struct {
    written. */
 void larder_planes_run(const larder_planes *p, const uint8_t *src, uint8_t *scratch, uint8_t *dst);
 
+/* How a matrix takes its pixels: the nearest by 16.16 bits, or interpolated in doubles. */
+enum { LARDER_FIXED, LARDER_LINEAR, LARDER_CUBIC };
+
+typedef struct {
+	double m[6];      /* from the middle of a pixel of the result to the source */
+	int32_t fixed[6]; /* the same for LARDER_FIXED */
+	int32_t w, h;     /* of the source */
+	int32_t rw, rh;   /* of the result */
+	int32_t kind;     /* LARDER_FIXED... */
+	int32_t level;    /* LARDER_BASE... */
+	uint8_t fill[4];
+} larder_affine;
+
+void larder_affine_run(const larder_affine *a, const uint8_t *src, uint8_t *dst);
+
+enum { LARDER_MOST_TAPS = 255 };
+
+typedef struct {
+	int64_t stride;      /* floats of a row of scratch: at least w + kx + 64 */
+	int32_t w, h;        /* of the image */
+	int32_t kx, ky;      /* of the kernel k, row by row */
+	int32_t level;       /* LARDER_BASE... */
+} larder_blur;
+
+/* from has the columns, w + kx - 1, then the rows, h + ky - 1, that padding takes. scratch holds 3 * stride * (ky + 1)
+   floats. */
+void larder_blur_run(const larder_blur *b, const float *k, const int32_t *from, const uint8_t *src, float *scratch,
+                     uint8_t *dst);
+
+/* Away from the smoothed image, or towards it; dst has the border already. Both sides are 3 at least. */
+void larder_sharpen_run(int level, const uint8_t *src, int64_t w, int64_t h, float f, uint8_t *dst);
+
 /* The best level of this processor. */
 int larder_cpu_level(void);
 

@@ -38,6 +38,7 @@ type kernel struct {
 	geo    C.larder_geo
 	planes C.larder_planes
 	color  [4 * maxOps]C.larder_color
+	more   kernelMore
 }
 
 // pack lays out the weights for the horizontal pass in C: groups of four a column, zeros behind the last weight.
@@ -191,7 +192,7 @@ func (w *Worker) colorC(steps []step, pix []byte) bool {
 			c.kind = C.LARDER_HUE
 		case stepGray:
 			c.kind = C.LARDER_GRAY
-		case stepGeo, stepPad:
+		default:
 			return false
 		}
 		w.kernel.color[i] = c

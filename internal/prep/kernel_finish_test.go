@@ -43,7 +43,7 @@ func TestFinishEqualsTwin(t *testing.T) {
 				for k := range around {
 					around[k] = 0xa5
 				}
-				if err := w.Finish(r, img, got); err != nil {
+				if err := w.Finish(r, img, RandKey{}, got); err != nil {
 					t.Fatal(err)
 				}
 				for k, v := range around {

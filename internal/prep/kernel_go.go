@@ -14,8 +14,11 @@ const planesLevel = 1
 
 type kernel struct{}
 
-func (w *Worker) geoC(*step, Image, []byte, *Recipe) bool { return false }
-func (w *Worker) finishC(*Recipe, Image, []byte) bool     { return false }
-func (w *Worker) planesC(Image, box, []byte)              {}
-func (w *Worker) colorC([]step, []byte) bool              { return false }
-func (r *Recipe) tryAffine(_, _ [3]float32)               {}
+func (w *Worker) geoC(*step, Image, []byte, *Recipe) bool    { return false }
+func (w *Worker) finishC(*Recipe, Image, []byte) bool        { return false }
+func (w *Worker) planesC(Image, box, []byte)                 {}
+func (w *Worker) colorC([]step, []byte) bool                 { return false }
+func (w *Worker) affineC(*step, Image, []byte) bool          { return false }
+func (w *Worker) blurC(*step, []float32, Image, []byte) bool { return false }
+func (w *Worker) sharpenC(*step, Image, []byte) bool         { return false }
+func (r *Recipe) tryAffine(_, _ [3]float32)                  {}

@@ -107,7 +107,7 @@ func TestKernelsEqualTwin(t *testing.T) {
 		r.out.SampleBytes *= s.win.w * s.win.h
 		mid := newImage(want[2*most:], s.win.w, s.win.h)
 		twin.geo(&s, img, mid.Pix)
-		if err := twin.Finish(&r, mid, want); err != nil {
+		if err := twin.Finish(&r, mid, RandKey{}, want); err != nil {
 			t.Fatal(err)
 		}
 		for level := 1; level <= bestLevel; level++ {
@@ -130,7 +130,7 @@ func TestKernelsEqualTwin(t *testing.T) {
 			}
 			packed := newImage(got, s.win.w, s.win.h)
 			got = make([]byte, r.out.SampleBytes)
-			if err := fast.Finish(&r, packed, got); err != nil || !bytes.Equal(got, want[:len(got)]) {
+			if err := fast.Finish(&r, packed, RandKey{}, got); err != nil || !bytes.Equal(got, want[:len(got)]) {
 				t.Fatalf("%s: the output alone differs, error %v", where(), err)
 			}
 		}

@@ -124,7 +124,8 @@ func naive(r *Recipe, img Image, key RandKey) Image {
 		case opGrayscale:
 			img = naiveCrop(img, box{w: img.W, h: img.H})
 			gray(img.Pix)
-		case opToDtype, opNormalize:
+		default:
+			img = naiveMore(o, p, img)
 		}
 	}
 	return img
@@ -166,7 +167,7 @@ func TestFusedEqualsNaive(t *testing.T) {
 			n = len(want.Pix)
 		}
 		a, b, c := make([]byte, n), make([]byte, n), make([]byte, n)
-		if err := w.Finish(r, got, a); err != nil {
+		if err := w.Finish(r, got, key, a); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.AugmentInto(r, decoded, key, b); err != nil {

@@ -18,14 +18,34 @@ const (
 	opVFlip
 	opColorJitter
 	opGrayscale
+	opGaussianBlur
+	opRandomRotation
+	opRandomAffine
+	opAutocontrast
+	opEqualize
+	opInvert
+	opSolarize
+	opPosterize
+	opSharpness
+	opRandAugment
+	opTrivialAugmentWide
+	opAutoAugment
+	opErasePixels // RandomErasing of uint8
 	opToDtype
 	opNormalize
+	opRandomErasing // of floats
+	opMixUp
+	opCutMix
+	numOpKinds
 )
 
-const numOpKinds = int(opNormalize) + 1
-
 // opVersions are part of fingerprints: one is raised when its op gives other pixels or draws other parameters.
-var opVersions = [numOpKinds]int{1, 1, 1, 1, 1, 1, 1, 1, 1}
+var opVersions = [numOpKinds]int{
+	opResize: 1, opCenterCrop: 1, opRandomResizedCrop: 1, opHFlip: 1, opVFlip: 1, opColorJitter: 1, opGrayscale: 1,
+	opGaussianBlur: 1, opRandomRotation: 1, opRandomAffine: 1, opAutocontrast: 1, opEqualize: 1, opInvert: 1,
+	opSolarize: 1, opPosterize: 1, opSharpness: 1, opRandAugment: 1, opTrivialAugmentWide: 1, opAutoAugment: 1,
+	opErasePixels: 1, opToDtype: 1, opNormalize: 1, opRandomErasing: 1, opMixUp: 1, opCutMix: 1,
+}
 
 // op is one parsed step. Only the fields of its kind are set.
 type op struct {
@@ -35,12 +55,28 @@ type op struct {
 
 	w, h           int        // Resize to a fixed size, CenterCrop, RandomResizedCrop
 	short, maxSide int        // Resize of the shorter side; maxSide 0 = none
-	filter         filter     // Resize, RandomResizedCrop
-	scale          [2]float64 // RandomResizedCrop: share of the area
-	ratio          [2]float64 // RandomResizedCrop: width / height
-	p              float64    // flips
+	filter         filter     // Resize, RandomResizedCrop, and the ops that turn or shear
+	scale          [2]float64 // RandomResizedCrop, RandomErasing: share of the area; RandomAffine: the factor
+	ratio          [2]float64 // RandomResizedCrop: width / height; RandomErasing: height / width
+	p              float64    // flips, and other ops with a probability
 	jitter         [4]factor  // ColorJitter: brightness, contrast, saturation, hue
 	channels       int        // Grayscale
+
+	taps      [2]int      // GaussianBlur: sides of the kernel, x and y
+	sigma     [2]float64  // GaussianBlur
+	degrees   [2]float64  // RandomRotation, RandomAffine
+	translate [2]float64  // RandomAffine: shares of the width and the height
+	shear     [4]float64  // RandomAffine: degrees along x, then along y
+	center    *[2]float64 // RandomRotation, RandomAffine; nil = the middle
+	expand    bool        // RandomRotation
+	fill      [3]uint8    // the ops that turn or shear, and RandomErasing of uint8
+	amount    float64     // threshold, bits, or factor of sharpness
+
+	count, level, bins int    // RandAugment: ops, magnitude; bins of magnitudes, also of TrivialAugmentWide
+	policy             string // AutoAugment
+
+	value []float32 // RandomErasing
+	noise bool      // RandomErasing with random values
 
 	dtype, layout string    // ToDtype
 	scaled        bool      // ToDtype: divide by 255
@@ -58,7 +94,9 @@ const maxOps = 64
 // names in the order of error messages.
 var opNames = []string{
 	"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip", "HFlip", "RandomVerticalFlip", "VFlip",
-	"ColorJitter",
+	"ColorJitter", "GaussianBlur", "RandomRotation", "RandomAffine", "RandomAutocontrast", "RandomEqualize",
+	"RandomInvert", "RandomSolarize", "RandomPosterize", "RandomAdjustSharpness", "RandAugment", "TrivialAugmentWide",
+	"AutoAugment", "RandomErasing", "MixUp", "CutMix",
 	"Grayscale", "Normalize", "ToTensor", "ToDtype", "ToImage", "PILToTensor", "Compose",
 }
 
@@ -68,7 +106,8 @@ var opNames = []string{
 // are filled in. Normalize before any cast gets ToDtype(float32, scale) in front of it. Flips and crops that come after
 // the cast are moved in front of it, where they give the same values; other image ops there are refused, because
 // torchvision would run them on tensors, with other pixels. ToImage and PILToTensor change no value, wherever they
-// stand: image ops behind them still have the bits of PIL images.
+// stand: image ops behind them still have the bits of PIL images. RandomErasing works where it stands, on uint8 or on
+// floats. MixUp and CutMix end a recipe.
 //
 // Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts
 // that goes back to uint8 must agree in scale.
@@ -109,6 +148,10 @@ func (p *parser) add(i int, spec OpSpec) error {
 	if a.in == nil {
 		a.in = map[string]any{}
 	}
+	if n := len(p.tail); n > 0 && (p.tail[n-1].kind == opMixUp || p.tail[n-1].kind == opCutMix) {
+		return opError(i, spec.Name, "put "+p.tail[n-1].spec.Name+" last, and use one of MixUp and CutMix",
+			"comes after %s, which mixes whole batches", p.tail[n-1].spec.Name)
+	}
 	o, tail := p.parse(a)
 	if a.err != nil {
 		return a.err
@@ -129,8 +172,12 @@ func (p *parser) add(i int, spec OpSpec) error {
 // commutes refuses image ops after a cast that would not give the same values in front of it.
 func (p *parser) commutes(i int, o *op) error {
 	last := &p.tail[len(p.tail)-1]
+	erased := false
+	for k := range p.tail {
+		erased = erased || p.tail[k].kind == opRandomErasing
+	}
 	switch {
-	case o.kind == opHFlip || o.kind == opVFlip:
+	case (o.kind == opHFlip || o.kind == opVFlip) && !erased:
 		return nil
 	case o.kind == opCenterCrop && last.kind == opToDtype: // it pads with 0, which Normalize would have moved
 		return nil
@@ -187,6 +234,9 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 			"larder.ops.Compose is flattened by the client; on the wire a recipe is a plain list")
 		return op{}, false
 	default:
+		if o, tail, known := p.parseMore(a); known {
+			return o, tail
+		}
 		a.err = opError(a.i, a.name, nearest.DidYouMean(a.name, opNames), "there is no such op")
 		return op{}, false
 	}
@@ -289,6 +339,9 @@ func (p *parser) cast(a *args, dtype string, scaled bool, layout string, layoutS
 	switch {
 	case last.kind == opNormalize && dtype == Uint8:
 		a.fail("leave one of them out", "cannot bring normalised values back to uint8")
+		return
+	case last.kind == opRandomErasing && dtype == Uint8:
+		a.fail("put RandomErasing before ToTensor", "cannot bring what RandomErasing wrote as floats back to uint8")
 		return
 	case old.dtype == Float32 && dtype == Uint8:
 		if old.scaled != scaled {

@@ -3,6 +3,7 @@ package prep
 import (
 	"larder/internal/errs"
 	"larder/internal/raster"
+	"larder/internal/xrand"
 )
 
 type stepKind uint8
@@ -10,17 +11,28 @@ type stepKind uint8
 const (
 	stepGeo stepKind = iota // crop, resize, crop, flip in one pass
 	stepPad                 // crop box that reaches beyond the image
-	stepBrightness
+	stepAffine
+	stepTurn // a quarter turn
+	stepBlur
+	stepSharpness
+	stepErase
+	stepBrightness // from here on in place, and the same wherever a pixel is
 	stepContrast
 	stepSaturation
 	stepHue
 	stepGray
+	stepAutocontrast // from here on by tables
+	stepEqualize
+	stepSolarize
+	stepPosterize
+	stepInvert
 )
 
 // step is what the kernels do; ops of a recipe become steps when the parameters of a sample are drawn.
 //
 // A stepGeo takes src, resizes it to rw x rh (equal to src's size: no resize), of which only win is computed, and
-// writes that flipped. A stepPad copies src, which may reach beyond the image, with zeros outside.
+// writes that flipped. A stepPad copies src, which may reach beyond the image, with zeros outside. A stepAffine makes
+// an image of rw x rh.
 type step struct {
 	kind         stepKind
 	filter       filter
@@ -32,6 +44,13 @@ type step struct {
 	win          box
 	// columns and rows of src that the image does not hold, because win needs none of them (region decoding)
 	skipX, skipY int
+
+	m        matrix   // stepAffine
+	fill     [3]uint8 // stepAffine, stepErase
+	quarters int      // stepTurn: 1 or 3, counter-clockwise
+	taps     [2]int   // stepBlur
+	sigma    float64  // stepBlur
+	amount   float64  // stepSolarize, stepPosterize
 }
 
 // moveTo places a stepGeo in the part of its image that got is, which holds all that it looks at.
@@ -41,6 +60,7 @@ func (s *step) moveTo(got box) {
 }
 
 func (s *step) isColor() bool { return s.kind >= stepBrightness }
+func (s *step) isTable() bool { return s.kind >= stepAutocontrast }
 
 // opRange is the ops of a recipe from one index up to another.
 type opRange struct{ from, to int }
@@ -93,7 +113,11 @@ func (w *Worker) plan(r *Recipe, ops opRange, key RandKey, width, height int) (p
 			p.jitter(o, o.drawJitter(&rnd))
 		case opGrayscale:
 			p.steps = append(p.steps, step{kind: stepGray})
-		case opToDtype, opNormalize:
+		default:
+			p.more(o, &rnd)
+			if err := w.checkSize(p.w, p.h, "the image after "+o.spec.Name); err != nil {
+				return planner{}, err
+			}
 		}
 	}
 	w.steps = p.steps[:0] // keep what append grew
@@ -167,6 +191,65 @@ func (p *planner) resize(rw, rh int, f filter) {
 	s.rw, s.rh, s.filter = rw, rh, f
 	s.win = box{w: rw, h: rh}
 	p.w, p.h = rw, rh
+}
+
+var tableSteps = [numOpKinds]stepKind{opAutocontrast: stepAutocontrast, opEqualize: stepEqualize, opInvert: stepInvert,
+	opSolarize: stepSolarize, opPosterize: stepPosterize}
+
+// more adds the steps of the ops of parseMore.
+func (p *planner) more(o *op, rnd *xrand.Rand) {
+	switch o.kind {
+	case opGaussianBlur:
+		p.steps = append(p.steps, step{kind: stepBlur, taps: o.taps, sigma: rnd.Uniform(o.sigma[0], o.sigma[1])})
+	case opRandomRotation:
+		p.rotate(rnd.Uniform(o.degrees[0], o.degrees[1]), o)
+	case opRandomAffine:
+		p.affine(o.drawAffine(rnd, p.w, p.h).matrix(), o)
+	case opRandAugment, opTrivialAugmentWide, opAutoAugment:
+		d := o.drawAuto(rnd, p.w, p.h)
+		p.auto(o, &d)
+	case opErasePixels:
+		if b, ok := o.eraseBox(rnd, p.w, p.h); ok {
+			p.steps = append(p.steps, step{kind: stepErase, src: b, fill: o.fill})
+		}
+	case opAutocontrast, opEqualize, opInvert, opSolarize, opPosterize, opSharpness:
+		if !o.flips(rnd) {
+			return
+		}
+		if o.kind == opSharpness {
+			p.blend(stepSharpness, o.amount)
+			return
+		}
+		p.steps = append(p.steps, step{kind: tableSteps[o.kind], amount: o.amount})
+	default:
+	}
+}
+
+// blend adds a step between a degenerate image and this one. At 1 Pillow's blend returns the image itself.
+func (p *planner) blend(kind stepKind, f float64) {
+	if float32(f) != 1 {
+		p.steps = append(p.steps, step{kind: kind, f: float32(f)})
+	}
+}
+
+func (p *planner) affine(m matrix, o *op) {
+	if !m.identity() {
+		p.steps = append(p.steps, step{kind: stepAffine, m: m, rw: p.w, rh: p.h, filter: o.filter, fill: o.fill})
+	}
+}
+
+func (p *planner) rotate(angle float64, o *op) {
+	r := rotated(angle, p.w, p.h, o.expand, o.center)
+	switch {
+	case r.m != matrix{}:
+		p.steps = append(p.steps, step{kind: stepAffine, m: r.m, rw: r.w, rh: r.h, filter: o.filter, fill: o.fill})
+	case r.quarters == 2:
+		s := p.geo()
+		s.hflip, s.vflip = !s.hflip, !s.vflip
+	case r.quarters != 0:
+		p.steps = append(p.steps, step{kind: stepTurn, quarters: r.quarters})
+	}
+	p.w, p.h = r.w, r.h
 }
 
 func (p *planner) jitter(o *op, d jitterDraw) {

@@ -73,6 +73,20 @@ func (o *op) drawJitter(r *xrand.Rand) jitterDraw {
 	return d
 }
 
+// drawAffine draws RandomAffine's parameters for an image of w x h.
+func (o *op) drawAffine(r *xrand.Rand, w, h int) affineDraw {
+	a := affineDraw{cx: float64(w) * 0.5, cy: float64(h) * 0.5}
+	if o.center != nil {
+		a.cx, a.cy = o.center[0], o.center[1]
+	}
+	a.angle = r.Uniform(o.degrees[0], o.degrees[1])
+	dx, dy := o.translate[0]*float64(w), o.translate[1]*float64(h)
+	a.tx, a.ty = math.RoundToEven(r.Uniform(-dx, dx)), math.RoundToEven(r.Uniform(-dy, dy))
+	a.scale = r.Uniform(o.scale[0], o.scale[1])
+	a.shearX, a.shearY = r.Uniform(o.shear[0], o.shear[1]), r.Uniform(o.shear[2], o.shear[3])
+	return a
+}
+
 // hueShift is what torchvision adds to a uint8 hue: numpy's uint8(factor * 255), truncated, then wrapped.
 func hueShift(factor float64) uint8 { return uint8(int(factor * 255)) }
 
@@ -107,7 +121,9 @@ func (o *op) centerBox(w, h int) box {
 
 // Params returns what op i of the canonical recipe does to an image of w x h that reaches it, drawn for that key. Names
 // are those of torchvision's functional interface: top, left, height, width (RandomResizedCrop, CenterCrop, Resize),
-// flip, and for ColorJitter order (0 brightness, 1 contrast, 2 saturation, 3 hue) with the factors that are on.
+// flip, and for ColorJitter order (0 brightness, 1 contrast, 2 saturation, 3 hue) with the factors that are on; sigma,
+// angle, translate_x, translate_y, scale, shear_x, shear_y; apply for ops with a probability, and for RandomErasing
+// apply with the box; for RandAugment and its kin ops and magnitudes.
 func (r *Recipe) Params(i int, key RandKey, w, h int) map[string]any {
 	if i < 0 || i >= len(r.ops) || w < 1 || h < 1 {
 		return map[string]any{}
@@ -135,7 +151,27 @@ func (r *Recipe) Params(i int, key RandKey, w, h int) map[string]any {
 			}
 		}
 		return m
-	case opGrayscale, opToDtype, opNormalize:
+	case opGaussianBlur:
+		return map[string]any{"sigma": rnd.Uniform(o.sigma[0], o.sigma[1])}
+	case opRandomRotation:
+		return map[string]any{"angle": rnd.Uniform(o.degrees[0], o.degrees[1])}
+	case opRandomAffine:
+		a := o.drawAffine(&rnd, w, h)
+		return map[string]any{"angle": a.angle, "translate_x": int(a.tx), "translate_y": int(a.ty), "scale": a.scale,
+			"shear_x": a.shearX, "shear_y": a.shearY}
+	case opAutocontrast, opEqualize, opInvert, opSolarize, opPosterize, opSharpness:
+		return map[string]any{"apply": o.flips(&rnd)}
+	case opErasePixels, opRandomErasing:
+		b, ok := o.eraseBox(&rnd, w, h)
+		return map[string]any{"apply": ok, "top": b.y, "left": b.x, "height": b.h, "width": b.w}
+	case opRandAugment, opTrivialAugmentWide, opAutoAugment:
+		d := o.drawAuto(&rnd, w, h)
+		names, magnitudes := make([]string, d.n), make([]float64, d.n)
+		for k, a := range d.ops[:d.n] {
+			names[k], magnitudes[k] = autoNames[a.kind], a.magnitude
+		}
+		return map[string]any{"ops": names, "magnitudes": magnitudes}
+	default:
 	}
 	return map[string]any{}
 }

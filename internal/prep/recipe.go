@@ -42,7 +42,8 @@ const decodeVersion = 1
 // Recipe is a parsed list of ops. It is immutable and safe for concurrent use.
 //
 // Its canonical form is: image ops, which map a uint8 RGB image to another, then at most one ToDtype and any number of
-// Normalize, which only say how values are written. The deterministic image ops before the first random one are
+// Normalize, which only say how values are written, with RandomErasing of what was written among them, then at most one
+// MixUp or CutMix, which whoever hands batches out does. The deterministic image ops before the first random one are
 // the prefix; their result is what the decoded tier holds.
 type Recipe struct {
 	ops      []op
@@ -52,6 +53,7 @@ type Recipe struct {
 	channels int              // of the output: 3, or 1 after Grayscale(1)
 	lut      *[3][256]float32 // nil for uint8 output
 	affine   affine           // the same by arithmetic
+	erasings []erasing        // RandomErasing behind the cast
 	id       ident.RecipeID
 	prefix   ident.RecipeID
 	suffix   ident.RecipeID
@@ -84,7 +86,8 @@ func (r *Recipe) Prefix() ident.RecipeID { return r.prefix }
 // normalised and laid out is not in it.
 func (r *Recipe) SuffixID() ident.RecipeID { return r.suffix }
 
-// Random reports whether any op draws parameters.
+// Random reports whether any image op draws parameters, so that every instance is augmented for itself. A RandomErasing
+// behind the cast is none: it is part of finishing, and draws for every instance all the same.
 func (r *Recipe) Random() bool { return r.cut < r.imageOps }
 
 // Output describes what Finish writes.
@@ -151,7 +154,14 @@ func (r *Recipe) finalize(layoutSet bool, layoutFrom string) error {
 			if o.channels == 1 {
 				r.channels = 1
 			}
-		case opHFlip, opVFlip, opColorJitter, opToDtype, opNormalize:
+		case opRandomRotation:
+			if o.expand {
+				r.outW, r.outH = 0, 0
+			}
+		default:
+		}
+		if f := o.fill; r.channels == 1 && (f[0] != f[1] || f[1] != f[2]) {
+			return opError(i, o.spec.Name, "give one number", "fills with a colour, and the image has one channel there")
 		}
 		if int64(r.outW)*int64(r.outH) > defaultMaxPixels {
 			return opError(i, o.spec.Name, "choose a smaller size",
@@ -178,6 +188,9 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 		case o.DType == Float32:
 			return errs.New(errs.RecipeInvalid, "transform", hint,
 				"float32 output needs images of one size, but the recipe leaves images at sizes of their own")
+		case len(r.ops) > 0 && r.ops[len(r.ops)-1].kind == opCutMix:
+			return errs.New(errs.RecipeInvalid, "transform", hint,
+				"CutMix needs images of one size, but the recipe leaves images at sizes of their own")
 		case r.channels == 1:
 			return errs.New(errs.RecipeInvalid, "transform", hint+", or use Grayscale(num_output_channels=3)",
 				"one-channel output needs images of one size, but the recipe leaves images at sizes of their own")
@@ -206,6 +219,9 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 	}
 	r.out = o
 	if err := r.buildLUT(); err != nil {
+		return err
+	}
+	if err := r.buildErasings(); err != nil {
 		return err
 	}
 	r.prefix = fingerprint("decoded", r.ops[:r.cut])
@@ -247,7 +263,7 @@ func (r *Recipe) buildLUT() error {
 					d := float32(lut[c][v] - mean[c])
 					lut[c][v] = d / std[c]
 				}
-			case opResize, opCenterCrop, opRandomResizedCrop, opHFlip, opVFlip, opColorJitter, opGrayscale:
+			default:
 			}
 		}
 	}

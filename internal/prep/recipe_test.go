@@ -196,7 +196,7 @@ func TestRecipeKeepsItsInput(t *testing.T) {
 func anyOp(t *rapid.T) OpSpec {
 	side := func(name string) float64 { return float64(rapid.IntRange(1, 60).Draw(t, name)) }
 	filters := rapid.SampledFrom([]string{"bilinear", "bicubic", "nearest"})
-	switch rapid.IntRange(0, 7).Draw(t, "op") {
+	switch rapid.IntRange(0, 13).Draw(t, "op") {
 	case 0:
 		return spec("Resize", "size", side("size"), "interpolation", filters.Draw(t, "filter"))
 	case 1:
@@ -211,6 +211,21 @@ func anyOp(t *rapid.T) OpSpec {
 		return spec("VFlip", "p", rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "p"))
 	case 6:
 		return spec("ColorJitter", "brightness", 0.3, "contrast", 0.3, "saturation", 0.3, "hue", 0.2)
+	case 7:
+		return spec("GaussianBlur", "kernel_size", []any{1 + 2*float64(rapid.IntRange(0, 4).Draw(t, "kx")), 3.0})
+	case 8:
+		return spec("RandomRotation", "degrees", 200.0, "interpolation", filters.Draw(t, "filter"), "expand",
+			rapid.Bool().Draw(t, "expand"))
+	case 9:
+		return spec("RandomAffine", "degrees", 90.0, "translate", []any{0.3, 0.2}, "scale", []any{0.2, 3.0}, "shear", 30.0,
+			"interpolation", filters.Draw(t, "filter"), "fill", 40.0)
+	case 10:
+		return spec("RandAugment", "num_ops", 4.0, "magnitude", 20.0, "interpolation", filters.Draw(t, "filter"))
+	case 11:
+		return spec(rapid.SampledFrom([]string{"RandomEqualize", "RandomAutocontrast", "RandomInvert", "AutoAugment",
+			"TrivialAugmentWide"}).Draw(t, "name"))
+	case 12:
+		return spec("RandomErasing", "p", 0.8, "value", []any{7.0, 200.0, 255.0})
 	default:
 		return spec("Grayscale", "num_output_channels", 3.0)
 	}

@@ -14,7 +14,7 @@
 
 /* Errors of libjpeg leave by longjmp. Every setjmp below is in the C function that Go calls, so none crosses Go. */
 
-enum { ROWS = 16 };
+enum { ROWS = 16, MCU_ROWS = 16 };
 
 typedef struct {
 	struct jpeg_decompress_struct d; /* first: libjpeg hands back pointers to it */
@@ -23,9 +23,14 @@ typedef struct {
 	jmp_buf leave;
 	larder_jpeg *j;
 	int max_scans, strict;
-	int64_t cpu_end; /* of this thread's processor time, in nanoseconds; 0 = no end */
-	unsigned looks;
+	int64_t max_cpu, cpu_end; /* of this thread's processor time, in nanoseconds; 0 = any; 0 = not known yet */
+	int64_t passed;           /* pixels since the clock was read */
+	JDIMENSION row;           /* how far the output was at the last look */
 } impl;
+
+/* The clock of a thread is a system call, 1 to 2 microseconds: it is read after so many pixels, some 20 ms of work. Photographs of the
+   usual datasets are smaller. Their work is bounded by their pixels. */
+enum { PIXELS_A_LOOK = 1 << 20 };
 
 static int64_t thread_cpu(void) {
 	struct timespec t;
@@ -61,11 +66,26 @@ static void on_message(j_common_ptr c, int level) {
 
 static void no_output(j_common_ptr c) { (void)c; }
 
-/* Called for every row of MCUs of every scan. A progressive image may repeat scans that cost time and hold no data. The clock is a system
-   call, so it is looked at now and then: 16 rows of the widest image take a tenth of a second. */
+/* Whether the image has taken too long. Time counts from the first look on, so that a small image needs none. */
+static int too_long(impl *m) {
+	m->passed = 0;
+	m->j->clocks++;
+	int64_t now = thread_cpu();
+	if (m->cpu_end == 0) {
+		m->cpu_end = now + m->max_cpu;
+		return 0;
+	}
+	return now > m->cpu_end;
+}
+
+/* Called for every row of MCUs of every scan, and before rows are given out. A progressive image may repeat scans that cost time and hold
+   no data. */
 static void on_progress(j_common_ptr c) {
 	impl *m = c->client_data;
-	if (m->cpu_end && ++m->looks % 16 == 0 && thread_cpu() > m->cpu_end)
+	JDIMENSION row = m->d.output_scanline, rows = row > m->row ? row - m->row : MCU_ROWS;
+	m->row = row;
+	m->passed += (int64_t)rows * m->d.image_width;
+	if (m->max_cpu && m->passed >= PIXELS_A_LOOK && too_long(m))
 		longjmp(m->leave, LARDER_TIMEOUT);
 	if (m->d.input_scan_number > m->max_scans) {
 		snprintf(m->j->message, sizeof m->j->message, "more than %d scans", m->max_scans);
@@ -241,8 +261,9 @@ int larder_jpeg_decode(larder_jpeg *j, const uint8_t *src, size_t n, larder_pict
 	j->message[0] = 0;
 	m->max_scans = p->max_scans;
 	m->strict = p->strict;
-	m->cpu_end = p->max_cpu ? thread_cpu() + p->max_cpu : 0;
-	m->looks = 0;
+	m->max_cpu = p->max_cpu;
+	m->cpu_end = m->passed = m->row = 0;
+	j->clocks = 0;
 	int left = setjmp(m->leave);
 	if (left == 0) {
 		jpeg_mem_src(d, src, (unsigned long)n);

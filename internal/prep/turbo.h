@@ -12,13 +12,14 @@ typedef struct {
 	long warnings;     /* of the last image, without the premature end, which is an error */
 	char message[256]; /* of the last error, or refused warning */
 	int64_t at;        /* byte of src that the decoder had come to when it gave up; -1 = not known */
+	int64_t clocks;    /* how often the clock was read for the last image: each is a system call */
 } larder_jpeg;
 
 /* What is decoded of an image, and how. */
 typedef struct {
 	uint32_t w, h;     /* of the image, as its header was read before */
 	int64_t max_bytes; /* of coefficient memory, which progressive images need */
-	int64_t max_cpu;   /* nanoseconds of this thread's processor time; 0 = any */
+	int64_t max_cpu;   /* nanoseconds of this thread's processor time, from the first million pixels on; 0 = any */
 	int32_t max_scans;
 	int32_t strict;    /* refuse what libjpeg warns about */
 	int32_t planes;    /* LARDER_GREY...: the image is of this kind and is wanted in planes; 0: as RGB */

@@ -56,6 +56,8 @@ type Worker struct {
 	level  int // instruction set of the kernels in C; 0 = the twin in Go
 	tabX   []int32
 	tabY   []int32
+	floats []float32 // weights of a blur
+	tables tables
 }
 
 // Worker-owned buffers, one a purpose, so that steps cannot overwrite what they read.
@@ -206,11 +208,11 @@ func (w *Worker) AugmentInto(r *Recipe, img Image, key RandKey, dst []byte) erro
 	if err != nil {
 		return err
 	}
-	return w.complete(r, &p, w.packed(p.steps, img), dst)
+	return w.complete(r, &p, w.packed(p.steps, img), key, dst)
 }
 
 // complete runs the last steps of r, as planned, and finishes. img is only read.
-func (w *Worker) complete(r *Recipe, p *planner, img Image, dst []byte) error {
+func (w *Worker) complete(r *Recipe, p *planner, img Image, key RandKey, dst []byte) error {
 	steps := p.steps
 	if len(steps) > 0 {
 		if r.out.Ragged {
@@ -227,11 +229,12 @@ func (w *Worker) complete(r *Recipe, p *planner, img Image, dst []byte) error {
 				img = w.run(steps[:last], img, nil, 0, 0)
 			}
 			w.geoC(&steps[last], img, dst[:r.out.SampleBytes], r)
+			r.eraseFinished(key, dst)
 			return nil
 		}
 		img = w.run(steps, img, nil, p.w, p.h)
 	}
-	return w.Finish(r, img, dst)
+	return w.Finish(r, img, key, dst)
 }
 
 // DecodeInto goes from the file to the finished sample, with the bytes that Decode and AugmentInto would give. Use it
@@ -257,7 +260,7 @@ func (w *Worker) DecodeInto(r *Recipe, enc []byte, key RandKey, dst []byte) erro
 			return err
 		}
 	}
-	return w.complete(r, &p, img, dst)
+	return w.complete(r, &p, img, key, dst)
 }
 
 // decodeRegion decodes the part of a JPEG image that steps look at, and moves the first step to it. done is false, and
@@ -355,14 +358,7 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 			i += n - 1
 			continue
 		}
-		nw, nh := img.W, img.H
-		switch s.kind {
-		case stepGeo:
-			nw, nh = s.win.w, s.win.h
-		case stepPad:
-			nw, nh = s.src.w, s.src.h
-		case stepBrightness, stepContrast, stepSaturation, stepHue, stepGray:
-		}
+		nw, nh := s.resultSize(img)
 		out := dst
 		if out == nil || i < lastMove {
 			out = w.buffer(turn, nw*nh*3)
@@ -374,7 +370,17 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 			w.geo(s, img, next.Pix)
 		case stepPad:
 			pad(s.src, img, next.Pix)
-		case stepBrightness, stepContrast, stepSaturation, stepHue, stepGray:
+		case stepAffine:
+			w.affine(s, img, next.Pix)
+		case stepTurn:
+			quarterTurn(s.quarters, img, next.Pix)
+		case stepBlur:
+			w.blur(s, img, next.Pix)
+		case stepSharpness:
+			w.sharpen(s, img, next.Pix)
+		case stepErase:
+			erase(s, img, next.Pix)
+		default:
 			copy(next.Pix, img.Pix)
 			n := colors(steps[i:])
 			w.color(steps[i:i+n], next.Pix)
@@ -383,6 +389,22 @@ func (w *Worker) run(steps []step, img Image, dst []byte, ow, oh int) Image {
 		img, owned = next, true
 	}
 	return img
+}
+
+// resultSize is the size of what a step makes of img.
+func (s *step) resultSize(img Image) (w, h int) {
+	switch s.kind {
+	case stepGeo:
+		return s.win.w, s.win.h
+	case stepPad:
+		return s.src.w, s.src.h
+	case stepAffine:
+		return s.rw, s.rh
+	case stepTurn:
+		return img.H, img.W
+	default:
+		return img.W, img.H
+	}
 }
 
 // finishes reports whether geoC can run a step and finish in one.
@@ -399,8 +421,25 @@ func colors(steps []step) int {
 	return n
 }
 
-// color runs colour steps in place.
+// color runs colour steps in place: those of tables one by one, those between them together.
 func (w *Worker) color(steps []step, pix []byte) {
+	for len(steps) > 0 {
+		if steps[0].isTable() {
+			w.applyTables(&steps[0], pix)
+			steps = steps[1:]
+			continue
+		}
+		n := 1
+		for n < len(steps) && !steps[n].isTable() {
+			n++
+		}
+		w.blends(steps[:n], pix)
+		steps = steps[n:]
+	}
+}
+
+// blends runs colour steps without tables.
+func (w *Worker) blends(steps []step, pix []byte) {
 	if w.colorC(steps, pix) {
 		return
 	}
@@ -417,13 +456,14 @@ func (w *Worker) color(steps []step, pix []byte) {
 			shiftHue(pix, s.hue)
 		case stepGray:
 			gray(pix)
-		case stepGeo, stepPad:
+		default:
 		}
 	}
 }
 
-// Finish casts, normalises and lays out an augmented image. dst as for AugmentInto.
-func (w *Worker) Finish(r *Recipe, img Image, dst []byte) error {
+// Finish casts, normalises and lays out an augmented image, and erases what RandomErasing behind the cast draws under
+// key. dst as for AugmentInto.
+func (w *Worker) Finish(r *Recipe, img Image, key RandKey, dst []byte) error {
 	if err := checkImage(img); err != nil {
 		return err
 	}
@@ -446,5 +486,6 @@ func (w *Worker) Finish(r *Recipe, img Image, dst []byte) error {
 	if !w.finishC(r, img, dst[:r.out.SampleBytes]) {
 		finish(r, img.Pix[:n*3], dst[:r.out.SampleBytes])
 	}
+	r.eraseFinished(key, dst)
 	return nil
 }

@@ -231,7 +231,7 @@ func TestAlloc(t *testing.T) {
 	if err := w.AugmentInto(r, img, RandKey{}, make([]byte, 1799)); !errs.Is(err, errs.Internal) {
 		t.Errorf("%v", err)
 	}
-	if err := w.Finish(r, newImage(mem, 20, 30), make([]byte, 1800)); !errs.Is(err, errs.Internal) {
+	if err := w.Finish(r, newImage(mem, 20, 30), RandKey{}, make([]byte, 1800)); !errs.Is(err, errs.Internal) {
 		t.Errorf("an image of another size: %v", err)
 	}
 }

@@ -335,7 +335,7 @@ func (r *run) finish(ctx context.Context) error {
 		if n := len(img.Pix); r.cfg.Recipe.Output().Ragged && len(rows[k]) < n {
 			rows[k] = make([]byte, n)
 		}
-		return int64(len(rows[k])), w.Finish(r.cfg.Recipe, img, rows[k])
+		return int64(len(rows[k])), w.Finish(r.cfg.Recipe, img, prep.RandKey{Seed: 1, Sample: uint64(i)}, rows[k])
 	})
 	r.out.Rates.Finish, r.out.CPU.Finish = m.rate, m.perCPU()
 	return r.check(ctx, "finishing", m)

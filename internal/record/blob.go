@@ -207,14 +207,29 @@ func (s *Schema) Validate(blob []byte, limit int64) error {
 		return fmt.Errorf("%d fields, the schema says %d", v.Len(), len(s.Fields))
 	}
 	for i, x := range v.All {
-		if err := s.Fields[i].accepts(&x); err != nil {
-			return fmt.Errorf("field %s: %w", s.Fields[i].Name, err)
+		f := &s.Fields[i]
+		if err := f.Fits(&x); err != nil {
+			return err
+		}
+		if x.Kind == Text && !utf8.Valid(x.Data) {
+			return fmt.Errorf("field %s: text that is not UTF-8", f.Name)
+		}
+		if x.DType == Bool && !allBool(x.Data) {
+			return fmt.Errorf("field %s: a bool that is neither 0 nor 1", f.Name)
 		}
 	}
 	return nil
 }
 
-func (f *Field) accepts(x *Value) error {
+// Fits checks kind, dtype and shape of a value, and does not look at its content.
+func (f *Field) Fits(x *Value) error {
+	if err := f.fits(x); err != nil {
+		return fmt.Errorf("field %s: %w", f.Name, err)
+	}
+	return nil
+}
+
+func (f *Field) fits(x *Value) error {
 	if x.Kind != f.Kind {
 		return fmt.Errorf("%s, the schema says %s", x.Kind, f.Kind)
 	}
@@ -228,12 +243,6 @@ func (f *Field) accepts(x *Value) error {
 		if d != Ragged && x.Dim(i) != d {
 			return fmt.Errorf("shape %s, the schema says %s", shapeText(x.Dims()), shapeText(f.Shape))
 		}
-	}
-	if x.Kind == Text && !utf8.Valid(x.Data) {
-		return fmt.Errorf("text that is not UTF-8")
-	}
-	if x.DType == Bool && !allBool(x.Data) {
-		return fmt.Errorf("a bool that is neither 0 nor 1")
 	}
 	return nil
 }

@@ -46,8 +46,8 @@ type Sink interface {
 	Gone(error)
 }
 
-// Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Release by
-// another one, never after Close has begun.
+// Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Release and
+// Collect by another one, never after Close has begun.
 type Attachment interface {
 	// Info is what RING sends to the client. It does not change.
 	Info() *larderv1.AttachResponse
@@ -60,6 +60,9 @@ type Attachment interface {
 	// Release returns a slot. A generation that is not the slot's, or a slot that does not exist, must be ignored.
 	// waited is how long the client's next() waited for that batch. Must not block.
 	Release(slot uint32, gen uint64, waited time.Duration)
+	// Collect looks for slots that the client has given back in memory. Called like Release, whenever the client sends
+	// anything else.
+	Collect()
 	// Close ends the hold, once: clean when the client said goodbye (DETACH), not clean when it vanished. The sink
 	// takes nothing more. Must not wait for other sessions.
 	Close(clean bool)

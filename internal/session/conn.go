@@ -191,9 +191,13 @@ func (s *conn) read(ordered chan<- func()) error {
 // until it returns.
 func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 	if h.Type != wire.Release {
-		s.out.waitRoom()
+		s.collect()
+		if h.Type != wire.Wake {
+			s.out.waitRoom()
+		}
 	}
 	switch h.Type {
+	case wire.Wake: // it only says that there is something to collect
 	case wire.Release:
 		r, err := wire.ParseRelease(p)
 		if err != nil {
@@ -426,6 +430,16 @@ func (s *conn) release(r wire.ReleaseFrame) {
 	defer s.rel.Unlock()
 	if s.rel.att != nil {
 		s.rel.att.Release(r.Slot, r.Gen, r.Waited)
+	}
+}
+
+// collect has the engine look at the client's release words: a client that says anything at all may have written some,
+// and what it asks for next may depend on them.
+func (s *conn) collect() {
+	s.rel.Lock()
+	defer s.rel.Unlock()
+	if s.rel.att != nil {
+		s.rel.att.Collect()
 	}
 }
 

@@ -573,6 +573,7 @@ func (earlyAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.Ep
 	return nil, nil
 }
 func (earlyAttachment) Release(_ uint32, _ uint64, _ time.Duration) {}
+func (earlyAttachment) Collect()                                    {}
 func (a earlyAttachment) Close(bool)                                { a.seg.Release() }
 
 // TestMethods: every unary method of the service can be called by name, and no other.

@@ -30,7 +30,7 @@ const (
 // MayList checks that r may list the folder of a dataset (a name or a uri), before anything of it is looked at. The
 // error is a *errs.Error of reason PERMISSION_DENIED that reveals nothing that r could not find out alone.
 func (c *Catalog) MayList(nameOrURI string, r Reader) error {
-	root := ""
+	var at place
 	if IsMade(nameOrURI) {
 		d, err := c.openMade(nameOrURI)
 		if err != nil {
@@ -39,7 +39,7 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 		return d.Made().mayUse(r)
 	}
 	if d, ok := c.Get(nameOrURI); ok {
-		root = d.Root()
+		at = d.rs.place
 	} else {
 		parsed, err := parseURI(nameOrURI)
 		if err != nil {
@@ -49,10 +49,15 @@ func (c *Catalog) MayList(nameOrURI string, r Reader) error {
 			}
 			return err
 		}
-		root = parsed
+		at = parsed
+	}
+	if at.format != nil {
+		return errs.New(errs.Unsupported, printable(nameOrURI), "ask the daemon's user to register the job, or use a folder "+
+			"of images", "read %s: datasets of packed files serve the daemon's user only, and uid %d is another one",
+			printable(nameOrURI), r.UID)
 	}
 	w := rightsOf(r)
-	return w.folder(root, mayRead|maySearch)
+	return w.folder(at.root, mayRead|maySearch)
 }
 
 // MayRead checks that r may read every file that d has now, and returns the fingerprint of that version. From then on
@@ -164,8 +169,18 @@ func (w *rights) denied(path, why string) error {
 		"uid %d may not read %s: %s", w.r.UID, printable(path), why)
 }
 
+// deniedStore is about what lies in a store: larder has no way to ask what another user could read there.
+func (w *rights) deniedStore(root string) error {
+	return errs.New(errs.Denied, printable(root), "run a daemon of that user's own, with that user's credentials",
+		"uid %d may not read %s: stores are read with the credentials of the daemon's user, for that user and root alone",
+		w.r.UID, printable(root))
+}
+
 // folder demands rights in a folder, and the right to go through every one above it. None of them may be a link.
 func (w *rights) folder(path string, want uint32) error {
+	if isStored(path) {
+		return w.deniedStore(path)
+	}
 	have, ok := w.seen[path]
 	if !ok {
 		if parent := filepath.Dir(path); parent != path {

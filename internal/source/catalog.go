@@ -13,14 +13,16 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/store"
 )
 
 // CatalogConfig says how to build a Catalog. The zero value works: nothing saved, no limit.
 type CatalogConfig struct {
-	IndexDir     string // where indexes are saved, "" = nowhere; made if missing
-	StorageLimit int64  // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
-	StorageIOPS  int64  // reads a second, 0 = none
-	MaxObject    int64  // largest object that Read accepts, bytes; 0 = 1 GiB
+	IndexDir     string        // where indexes are saved, "" = nowhere; made if missing
+	StorageLimit int64         // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
+	StorageIOPS  int64         // reads a second, 0 = none
+	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
+	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
 	Logger       *slog.Logger
 }
 
@@ -40,12 +42,13 @@ type Catalog struct {
 	datasets []*Dataset   // by id; a superseded one stays for its jobs
 	byName   map[string]*Dataset
 	roots    []*rootState
-	byRoot   map[string]*rootState
+	byRoot   map[string]*rootState // by canonical uri
 }
 
-// rootState is one folder, whatever datasets name it: they share its ids and its saved index.
+// rootState is one folder, or one set of packed files, whatever datasets name it: they share its ids and its saved
+// index.
 type rootState struct {
-	root  string
+	place
 	index uint32                   // in Catalog.roots
 	sem   chan struct{}            // held while the root is checked or walked
 	snap  atomic.Pointer[snapshot] // newest version, nil before the first walk; written under sem
@@ -119,11 +122,11 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if IsMade(uri) {
 		return c.openMade(uri)
 	}
-	root, err := parseURI(uri)
+	at, err := parseURI(uri)
 	if err != nil {
 		return nil, err
 	}
-	canonical := canonicalURI(root)
+	canonical := at.uri
 	if name == "" || name == uri {
 		name = canonical
 	}
@@ -139,9 +142,9 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if d, ok := c.named(name); ok && d.uri != canonical {
 		return nil, taken(d)
 	}
-	rs := c.rootState(root)
+	rs := c.rootState(at)
 	if err := rs.lock(ctx); err != nil {
-		return nil, fmt.Errorf("index %s: %w", printable(root), err)
+		return nil, fmt.Errorf("index %s: %w", printable(at.uri), err)
 	}
 	defer rs.unlock()
 	if how.skipEmpty && !rs.empty.Swap(true) {
@@ -256,11 +259,11 @@ func (c *Catalog) Get(nameOrURI string) (*Dataset, bool) {
 	if d, ok := c.named(nameOrURI); ok {
 		return d, true
 	}
-	root, err := parseURI(nameOrURI)
+	at, err := parseURI(nameOrURI)
 	if err != nil {
 		return nil, false
 	}
-	uri := canonicalURI(root)
+	uri := at.uri
 	if d, ok := c.named(uri); ok {
 		return d, true
 	}
@@ -308,7 +311,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 		last = last && (o.rs != d.rs || o.name == d.name)
 	}
 	if last && d.Made() == nil {
-		if indexBytes, err = c.removeIndex(d.rs.root); err != nil {
+		if indexBytes, err = c.removeIndex(d.rs.key()); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -316,8 +319,8 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 	if c.byName[d.name] == d {
 		delete(c.byName, d.name)
 	}
-	if last && c.byRoot[d.rs.root] == d.rs {
-		delete(c.byRoot, d.rs.root)
+	if last && c.byRoot[d.rs.uri] == d.rs {
+		delete(c.byRoot, d.rs.uri)
 	}
 	c.mu.Unlock()
 	own = bits.NewSet(c.objects.len())
@@ -361,8 +364,11 @@ func (c *Catalog) Objects() int { return c.objects.len() }
 
 // ObjectBytes is the stored size of an object, 0 for an unknown id.
 func (c *Catalog) ObjectBytes(o ident.ObjectID) int64 {
-	row, _ := c.objects.get(o)
-	return row.size
+	row, ok := c.objects.get(o)
+	if !ok {
+		return 0
+	}
+	return row.size + int64(c.rootAt(row.root).overhead())
 }
 
 // ObjectPath is where an object was found first, as text, "" for an unknown id, and its first byte in that file.
@@ -388,14 +394,14 @@ func (rs *rootState) path(s ident.SampleID) string {
 	return ""
 }
 
-func (c *Catalog) rootState(root string) *rootState {
+func (c *Catalog) rootState(at place) *rootState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	rs, ok := c.byRoot[root]
+	rs, ok := c.byRoot[at.uri]
 	if !ok {
-		rs = &rootState{root: root, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
+		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
 		c.roots = append(c.roots, rs)
-		c.byRoot[root] = rs
+		c.byRoot[at.uri] = rs
 	}
 	return rs
 }
@@ -416,7 +422,7 @@ func (rs *rootState) unlock() { <-rs.sem }
 
 // refresh brings a root up to date: nothing when no folder changed, else one walk. The caller holds rs.sem.
 func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error {
-	old := rs.snap.Load()
+	old, oldMeta := rs.snap.Load(), []fileMeta(nil)
 	stale := rs.stale.Swap(false)
 	done := false
 	defer func() {
@@ -425,11 +431,11 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 		}
 	}()
 	if old == nil && c.cfg.IndexDir != "" {
-		loaded, meta := c.loadIndex(rs.root)
+		loaded, meta := c.loadIndex(rs.place)
 		if loaded != nil {
-			ok, err := unchangedDirs(ctx, rs.root, loaded.dirs)
+			ok, err := c.stands(ctx, rs, loaded)
 			if err != nil {
-				return fmt.Errorf("check %s: %w", printable(rs.root), err)
+				return fmt.Errorf("check %s: %w", printable(rs.uri), err)
 			}
 			if ok && !how.force {
 				loaded.assignObjects(&c.objects, rs.index, nil, meta)
@@ -437,33 +443,25 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 				c.publish(rs, loaded)
 				return nil
 			}
-			old = loaded // its ids are kept
+			old, oldMeta = loaded, meta // its ids are kept
 		}
 	} else if old != nil && !how.force && !stale {
-		ok, err := unchangedDirs(ctx, rs.root, old.dirs)
+		ok, err := c.stands(ctx, rs, old)
 		if err != nil {
-			return fmt.Errorf("check %s: %w", printable(rs.root), err)
+			return fmt.Errorf("check %s: %w", printable(rs.uri), err)
 		}
 		if ok {
 			return nil
 		}
 	}
-	allow := allowEmpty{all: rs.empty.Load() || how.again && old == nil}
-	if old != nil {
-		allow.known = old.classes
-	}
-	walk, err := walkFolder(ctx, rs.root, allow, how.as)
-	if err != nil {
-		return err
-	}
-	next, meta, err := mergeWalk(rs.root, old, walk)
+	next, meta, err := c.walk(ctx, rs, version{old, oldMeta}, how)
 	if err != nil {
 		return err
 	}
 	next.assignObjects(&c.objects, rs.index, rs.snap.Load(), meta)
 	done = true
 	c.publish(rs, next)
-	c.log.Info("indexed", "dataset", rs.root, "samples", next.live, "tombstones", next.Len()-next.live, "classes",
+	c.log.Info("indexed", "dataset", rs.uri, "samples", next.live, "tombstones", next.Len()-next.live, "classes",
 		len(next.classes),
 		"folders", next.report.Folders, "ignored_files", next.report.Ignored, "irregular_files", next.report.Irregular,
 		"loops", next.report.Loops)
@@ -471,10 +469,78 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 		if err := c.saveIndex(next, meta); err != nil {
 			c.log.Warn("the index was not saved; the next start walks the dataset again, and ids of files added since the "+
 				"last save may then differ",
-				"dataset", rs.root, "error", err)
+				"dataset", rs.uri, "error", err)
 		}
 	}
 	return nil
+}
+
+// version is a snapshot, and where its samples lie as its saved index says; nil = they have objects.
+type version struct {
+	snap *snapshot
+	meta []fileMeta
+}
+
+// walk makes the next version of a root.
+func (c *Catalog) walk(ctx context.Context, rs *rootState, was version, how walkHow) (*snapshot, []fileMeta, error) {
+	old := was.snap
+	if rs.format != nil {
+		return rs.walkPacked(ctx, old, func(id ident.SampleID) fileMeta {
+			if was.meta != nil {
+				return was.meta[id]
+			}
+			m, _ := c.objects.meta(old.object(id))
+			return m
+		}, how)
+	}
+	allow := allowEmpty{all: rs.empty.Load() || how.again && old == nil}
+	if old != nil {
+		allow.known = old.classes
+	}
+	walk, err := c.walkImages(ctx, rs.root, allow, how.as)
+	if err != nil {
+		return nil, nil, err
+	}
+	return mergeWalk(rs.root, old, walk)
+}
+
+// walkImages lists a folder of images, on a disk or in a store.
+func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty, as *Reader) (*walkResult, error) {
+	switch {
+	case !isStored(root):
+		return walkFolder(ctx, root, allow, as)
+	case as != nil:
+		return nil, rightsOf(*as).deniedStore(root)
+	}
+	return c.walkStore(ctx, root, allow)
+}
+
+// stands reports whether a version still is what storage holds, as far as a look tells. Stores have nothing to look
+// at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
+func (c *Catalog) stands(ctx context.Context, rs *rootState, s *snapshot) (bool, error) {
+	switch {
+	case rs.format != nil:
+		return rs.unchangedFiles(ctx, s)
+	case isStored(s.root):
+		return true, ctx.Err()
+	}
+	return unchangedDirs(ctx, s.root, s.dirs)
+}
+
+// key names the saved index: the folder, or the uri of packed files.
+func (p place) key() string {
+	if p.format != nil {
+		return p.uri
+	}
+	return p.root
+}
+
+// overhead is how many bytes Read puts before the stored ones of a sample.
+func (p place) overhead() int {
+	if p.format != nil {
+		return p.format.Overhead()
+	}
+	return 0
 }
 
 // publish shows a version to the datasets of its root. One whose labels would change is superseded instead.

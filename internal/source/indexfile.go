@@ -37,6 +37,9 @@ func indexName(root string, try uint64) string {
 
 // encodeIndex writes a version and the identities of its files.
 func encodeIndex(s *snapshot, meta []fileMeta) []byte {
+	if s.labels != nil {
+		return encodePacked(s, meta)
+	}
 	b := make([]byte, indexHeader, indexHeader+len(s.names)+24*len(s.dirOf)+4096)
 	copy(b, indexMagic)
 	binary.LittleEndian.PutUint32(b[8:], indexVersion)
@@ -195,9 +198,9 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
-	case binary.LittleEndian.Uint32(b[8:])-1 >= indexVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
+	case binary.LittleEndian.Uint32(b[8:])-1 >= packedVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
 		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]),
-			indexVersion)
+			packedVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
 		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8,
 			len(b))
@@ -205,9 +208,12 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 		return nil, nil, errors.New("its checksum is wrong")
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
+	if binary.LittleEndian.Uint32(b[8:]) == packedVersion {
+		return decodePacked(r)
+	}
 	s = &snapshot{root: r.str()}
-	if !filepath.IsAbs(s.root) || filepath.Clean(s.root) != s.root || strings.IndexByte(s.root, 0) >= 0 {
-		r.fail("the root %q is not a clean absolute path", s.root)
+	if !cleanRoot(s.root) {
+		r.fail("the root %q is no clean absolute path and no place in a store", s.root)
 	}
 	fp := uint64(0)
 	if len(r.b) >= 8 {
@@ -340,7 +346,8 @@ func (s *snapshot) readSamples(r *indexReader, dev func() uint64) []fileMeta {
 
 // loadIndex returns the saved version of a root, or nil. Damage is a warning, never an error: the dataset is walked
 // again, and the damaged file kept aside once, because ids of files added since the first walk were in it.
-func (c *Catalog) loadIndex(root string) (*snapshot, []fileMeta) {
+func (c *Catalog) loadIndex(at place) (*snapshot, []fileMeta) {
+	root := at.key()
 	for try := range uint64(indexTries) {
 		path := filepath.Join(c.cfg.IndexDir, indexName(root, try))
 		b, err := os.ReadFile(path)
@@ -361,7 +368,10 @@ func (c *Catalog) loadIndex(root string) (*snapshot, []fileMeta) {
 			}
 			return nil, nil
 		}
-		if s.root == root {
+		if s.key() == root {
+			if s.root != at.root || (s.labels != nil) != (at.format != nil) {
+				return nil, nil // forged: it would lead elsewhere
+			}
 			return s, meta
 		}
 	}
@@ -372,14 +382,14 @@ func (c *Catalog) loadIndex(root string) (*snapshot, []fileMeta) {
 func (c *Catalog) saveIndex(s *snapshot, meta []fileMeta) (err error) {
 	path := ""
 	for try := range uint64(indexTries) {
-		p := filepath.Join(c.cfg.IndexDir, indexName(s.root, try))
-		if owner, ok := indexOwner(p); !ok || owner == s.root {
+		p := filepath.Join(c.cfg.IndexDir, indexName(s.key(), try))
+		if owner, ok := indexOwner(p); !ok || owner == s.key() {
 			path = p
 			break
 		}
 	}
 	if path == "" {
-		return fmt.Errorf("%d roots have the same hash as %s", indexTries, s.root)
+		return fmt.Errorf("%d roots have the same hash as %s", indexTries, s.key())
 	}
 	f, err := os.CreateTemp(c.cfg.IndexDir, filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -435,6 +445,15 @@ func (c *Catalog) removeIndex(root string) (int64, error) {
 		return fi.Size(), nil
 	}
 	return 0, nil
+}
+
+// cleanRoot reports whether a root is written as parseURI writes it.
+func cleanRoot(root string) bool {
+	if isStored(root) {
+		again, err := storedRoot(root, root)
+		return err == nil && again == root
+	}
+	return filepath.IsAbs(root) && filepath.Clean(root) == root && strings.IndexByte(root, 0) < 0
 }
 
 func syncDir(dir string) error {

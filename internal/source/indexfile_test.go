@@ -215,7 +215,7 @@ func sampleIndex(change func(s *snapshot)) []byte {
 		dirOf: []uint32{1, 1, 2}, dead: []uint64{2},
 		dirs: []dirRow{{rel: "", live: true}, {rel: "a", class: "a", live: true, dev: 7, ino: 8, mtime: -9},
 			{rel: "b/x", class: "b", live: true}}}
-	meta := []fileMeta{{7, 1 << 63, 3, -4}, {}, {9, 2, 1 << 40, 1 << 60}}
+	meta := []fileMeta{{7, 1 << 63, 3, -4, 0}, {}, {9, 2, 1 << 40, 1 << 60, 0}}
 	if change != nil {
 		change(s)
 	}
@@ -226,8 +226,8 @@ func sampleIndex(change func(s *snapshot)) []byte {
 // TestForgedIndex: with a right checksum, too, an index cannot lead outside its root or contradict itself.
 func TestForgedIndex(t *testing.T) {
 	s, meta, err := decodeIndex(sampleIndex(nil))
-	if err != nil || s.live != 2 || s.Key(2) != "b/x/3.jpg" || meta[0] != (fileMeta{7, 1 << 63, 3, -4}) ||
-		meta[2] != (fileMeta{9, 2, 1 << 40, 1 << 60}) || s.dirs[1].mtime != -9 {
+	if err != nil || s.live != 2 || s.Key(2) != "b/x/3.jpg" || meta[0] != (fileMeta{7, 1 << 63, 3, -4, 0}) ||
+		meta[2] != (fileMeta{9, 2, 1 << 40, 1 << 60, 0}) || s.dirs[1].mtime != -9 {
 		t.Fatalf("%+v %+v %v", s, meta, err)
 	}
 	for name, change := range map[string]func(s *snapshot){

@@ -70,7 +70,7 @@ func (c *Catalog) AddMade(ctx context.Context, m Made) (d *Dataset, added bool, 
 		return nil, false, err
 	}
 	uri := m.URI()
-	rs := c.rootState(uri)
+	rs := c.rootState(place{uri: uri, root: uri})
 	if err := rs.lock(ctx); err != nil {
 		return nil, false, fmt.Errorf("declare %s: %w", printable(uri), err)
 	}

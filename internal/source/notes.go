@@ -46,6 +46,9 @@ func (d *Dataset) Ignored() []Ignored {
 // without any. Text files and others that often lie beside images are left to Ignored.
 func (d *Dataset) Notes() []string {
 	snap := d.snap.Load()
+	if snap.labels != nil {
+		return snap.packedNotes(d.Ignored())
+	}
 	var notes []string
 	var parts []string
 	files := 0
@@ -86,6 +89,22 @@ func (d *Dataset) Notes() []string {
 			shown[i] = printable(c)
 		}
 		notes = append(notes, fmt.Sprintf("%s new and without an image, so no class yet: %s", classes(len(out)), list(shown)))
+	}
+	return notes
+}
+
+// packedNotes says what of packed files is not delivered.
+func (s *snapshot) packedNotes(ignored []Ignored) []string {
+	var notes []string
+	var parts []string
+	for _, k := range ignored {
+		parts = append(parts, count(k.Files)+" "+printable(k.Kind))
+	}
+	if len(parts) > 0 {
+		notes = append(notes, "larder delivers images and labels; not delivered: "+list(parts))
+	}
+	if n := s.report.Without; n > 0 {
+		notes = append(notes, count(n)+" samples have no image and are left out")
 	}
 	return notes
 }

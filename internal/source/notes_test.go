@@ -214,13 +214,17 @@ func TestOtherSchemes(t *testing.T) {
 		reason errs.Reason
 		says   string
 	}{
-		"s3://bucket/train": {errs.Unsupported, "object stores are not built yet, only folders are read (mount it " +
-			"as a folder (mount-s3 or rclone mount) or copy it"},
-		"gs://bucket/train":         {errs.Unsupported, "gcsfuse"},
-		"https://host/train.tar":    {errs.Unsupported, "nothing is read over the network"},
-		"imagefolder:s3://b/x":      {errs.Unsupported, "(mount it as a folder (mount-s3 or rclone mount) or copy it"},
+		"s3://bucket/train":         {errs.Invalid, "did you mean imagefolder:s3://bucket/train?"},
+		"az://bucket/train":         {errs.Unsupported, "mount it as a folder (blobfuse2)"},
+		"https://host/train":        {errs.Unsupported, "a web server has no list of its files"},
+		"imagefolder:https://h/x":   {errs.Unsupported, "a web server has no list of its files"},
+		"imagefolder:az://b/x":      {errs.Unsupported, "mount it as a folder (blobfuse2)"},
+		"imagefolder:s3://buc/x":    {errs.Unsupported, "let the daemon read it"},
+		"imagefolder:s3://b/x":      {errs.Invalid, "a bucket has 3 to 222"},
+		"imagefolder:s4://bucket/x": {errs.Invalid, "did you mean s3://?"},
 		"imagefolder:file:///d/x":   {errs.Invalid, "did you mean imagefolder:///d/x?"},
 		"imagefolder:foo://b/x":     {errs.Invalid, `unknown scheme "foo"`},
+		"imagefolder:s3://k:s@b/x":  {errs.Invalid, "holds a user name or a secret"},
 		"file:///data/train":        {errs.Invalid, "did you mean imagefolder:///data/train?"},
 		"imagfolder:/data/train":    {errs.Invalid, "did you mean imagefolder:/data/train?"},
 		"webdataset://host/{0..99}": {errs.Invalid, "write imagefolder:DIR"},

@@ -14,8 +14,9 @@ const NoObject = ^ident.ObjectID(0)
 // fileMeta is what identifies a stored file beside its occurrence.
 type fileMeta struct {
 	dev, ino uint64
-	size     int64 // bytes
+	size     int64 // bytes of the sample in the file
 	mtime    int64 // ns since 1970
+	off      int64 // of the sample's first byte in the file; 0 unless the file is packed
 }
 
 // object is one row of the object table, 48 bytes. The first six fields are its identity: it is compared in full, never
@@ -74,7 +75,7 @@ func (t *objectTable) meta(id ident.ObjectID) (fileMeta, bool) {
 		return fileMeta{}, false
 	}
 	o := &t.rows[id]
-	return fileMeta{dev: t.devs[o.dev], ino: o.ino, size: o.size, mtime: o.mtime}, true
+	return fileMeta{dev: t.devs[o.dev], ino: o.ino, size: o.size, mtime: o.mtime, off: o.off}, true
 }
 
 // internLocked returns the id of a file and occurrence; a new one is remembered as named by (root, sample).
@@ -84,7 +85,8 @@ func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample iden
 		dev = len(t.devs)
 		t.devs = append(t.devs, f.dev)
 	}
-	o := object{ino: f.ino, mtime: f.mtime, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root, sample: sample}
+	o := object{ino: f.ino, mtime: f.mtime, off: f.off, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root,
+		sample: sample}
 	t.reserveLocked(1)
 	mask := uint64(len(t.slots) - 1)
 	for i := o.hash() & mask; ; i = (i + 1) & mask {

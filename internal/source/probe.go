@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,18 +40,26 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	if !ok {
 		return Probe{}, noObject(o)
 	}
+	if isStored(c.rootAt(row.root).root) {
+		p, bad, err := c.probeStored(context.Background(), o, row)
+		return c.probed(o, p, bad, err)
+	}
 	var p Probe
 	var bad error
-	err := c.withFile(o, row, func(fd int) error {
-		r := &header{left: probeLimit, size: row.size, read: func(b []byte, off int64) (int, error) {
-			return retry(func() (int, error) { return c.sys.pread(fd, b, row.off+off) })
-		}}
-		p, bad = probe(r)
-		if r.err != nil {
-			return r.err
+	if c.rootAt(row.root).overhead() > 0 { // its header is made, not stored
+		b, err := c.Read(context.Background(), o, nil)
+		if err != nil {
+			return Probe{}, err
 		}
-		return c.unchanged(fd, row)
-	})
+		p, bad = probe(&header{left: probeLimit, size: int64(len(b)), read: bytes.NewReader(b).ReadAt})
+		return c.probed(o, p, bad, nil)
+	}
+	err := c.probeFile(o, row, &p, &bad)
+	return c.probed(o, p, bad, err)
+}
+
+// probed is what a look at an object came to: bad is the content's fault, err the storage's.
+func (c *Catalog) probed(o ident.ObjectID, p Probe, bad, err error) (Probe, error) {
 	if err != nil {
 		return Probe{}, err
 	}
@@ -61,6 +70,20 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	c.probes.set(o, p)
 	return p, nil
+}
+
+// probeFile reads the header of a stored image.
+func (c *Catalog) probeFile(o ident.ObjectID, row object, p *Probe, bad *error) error {
+	return c.withFile(o, row, func(fd int, want fileState) error {
+		r := &header{left: probeLimit, size: row.size, read: func(b []byte, off int64) (int, error) {
+			return retry(func() (int, error) { return c.sys.pread(fd, b, row.off+off) })
+		}}
+		*p, *bad = probe(r)
+		if r.err != nil {
+			return r.err
+		}
+		return c.unchanged(fd, want)
+	})
 }
 
 // header reads parts of a file within a budget. It remembers a failure of the storage, which is not the image's fault.

@@ -83,11 +83,19 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	if err := c.limit.wait(ctx, row.size); err != nil {
 		return nil, fmt.Errorf("read object %d: %w", o, err)
 	}
-	if int64(cap(buf)) < row.size {
-		buf = make([]byte, row.size)
+	head := int64(c.rootAt(row.root).overhead())
+	if int64(cap(buf)) < head+row.size {
+		buf = make([]byte, head+row.size)
 	}
-	buf = buf[:row.size]
-	err := c.withFile(o, row, func(fd int) error {
+	whole := buf[:head+row.size]
+	buf = whole[head:]
+	if isStored(c.rootAt(row.root).root) {
+		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+			return nil, err
+		}
+		return buf, nil
+	}
+	err := c.withFile(o, row, func(fd int, state fileState) error {
 		for done := int64(0); done < row.size; {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -103,12 +111,27 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 			}
 			done += int64(n)
 		}
-		return c.unchanged(fd, row) // a writer may have been at work meanwhile
+		return c.unchanged(fd, state) // a writer may have been at work meanwhile
 	})
 	if err != nil {
 		return nil, err
 	}
-	return buf, nil
+	if f := c.rootAt(row.root).format; f != nil {
+		return f.Image(whole)
+	}
+	return whole, nil
+}
+
+// fileState is what a file must be to be the indexed one.
+type fileState struct{ size, mtime int64 }
+
+// state is that of the file that holds an object, for a root that names it.
+func (rs *rootState) state(row object, s ident.SampleID) fileState {
+	st := fileState{row.size, row.mtime}
+	if snap := rs.snap.Load(); snap != nil && snap.labels != nil && snap.has(s) {
+		st.size = snap.dirs[snap.dirOf[s]].size
+	}
+	return st
 }
 
 func noObject(o ident.ObjectID) error {
@@ -118,14 +141,14 @@ func noObject(o ident.ObjectID) error {
 
 // withFile opens the object's file, checks that it is the indexed one, and runs f on it. When the path that named it
 // first does not work any more, other datasets may still name it by theirs.
-func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) error {
+func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int, want fileState) error) error {
 	named := c.rootAt(row.root)
 	if snap := named.snap.Load(); snap != nil && snap.made != nil {
 		return errs.New(errs.Unsupported, snap.made.URI(), "look at them in a batch of a Loader",
 			"samples of %s are made by workers: nothing of them is stored", snap.made.URI())
 	}
 	first := named.path(row.sample)
-	err := c.tryFile(first, named.guarded.Load(), row, f)
+	err := c.tryFile(first, named.guarded.Load(), named.state(row, row.sample), f)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -144,14 +167,14 @@ func (c *Catalog) withFile(o ident.ObjectID, row object, f func(fd int) error) e
 		if snap.object(s) == o { // not one that the root has another object for already
 			rs.stale.Store(true)
 		}
-		if other := snap.path(s); other != first && c.tryFile(other, rs.guarded.Load(), row, f) == nil {
+		if other := snap.path(s); other != first && c.tryFile(other, rs.guarded.Load(), rs.state(row, s), f) == nil {
 			return nil
 		}
 	}
 	return readError(first, err)
 }
 
-func (c *Catalog) tryFile(path string, guarded bool, row object, f func(fd int) error) error {
+func (c *Catalog) tryFile(path string, guarded bool, want fileState, f func(fd int, want fileState) error) error {
 	open := c.sys.open
 	if guarded {
 		open = c.sys.plain
@@ -161,22 +184,23 @@ func (c *Catalog) tryFile(path string, guarded bool, row object, f func(fd int) 
 		return err
 	}
 	defer func() { _ = c.sys.close(fd) }() // nothing was written, so nothing can be lost
-	if err := c.unchanged(fd, row); err != nil {
+	if err := c.unchanged(fd, want); err != nil {
 		return err
 	}
-	return f(fd)
+	return f(fd, want)
 }
 
 // unchanged compares size and modification time with the index. The inode is left out: some network file systems do
 // not keep it, and a file that was replaced with both kept was most likely copied with its content.
-func (c *Catalog) unchanged(fd int, row object) error {
+func (c *Catalog) unchanged(fd int, want fileState) error {
 	var st unix.Stat_t
 	if _, err := retry(func() (struct{}, error) { return struct{}{}, c.sys.stat(fd, &st) }); err != nil {
 		return err
 	}
 	irregular := st.Mode&unix.S_IFMT != unix.S_IFREG
-	if irregular || st.Size != row.size || st.Mtim.Nano() != row.mtime {
-		return &errChanged{size: st.Size, wasSize: row.size, mtime: st.Mtim.Nano(), wasMtime: row.mtime, irregular: irregular}
+	if irregular || st.Size != want.size || st.Mtim.Nano() != want.mtime {
+		return &errChanged{size: st.Size, wasSize: want.size, mtime: st.Mtim.Nano(), wasMtime: want.mtime,
+			irregular: irregular}
 	}
 	return nil
 }

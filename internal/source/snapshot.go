@@ -13,14 +13,17 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/source/packed"
 )
 
-// dirRow is a folder of a dataset. A row is never removed, because keys of tombstones name it.
+// dirRow is a folder of a dataset, or a packed file. A row is never removed, because keys of tombstones name it.
 type dirRow struct {
 	rel, class string // class is the first segment of rel
 	dev, ino   uint64
-	mtime      int64 // ns when it was listed; 0 = not to be trusted
-	label      int32 // of the class, -1 when the class is gone
+	mtime      int64        // ns when it was listed; 0 = not to be trusted
+	size       int64        // of a packed file, bytes
+	found      packed.Found // in a packed file, beside samples
+	label      int32        // of the class, -1 when the class is gone
 	live       bool
 }
 
@@ -28,6 +31,8 @@ type dirRow struct {
 // the object. Columns are indexed by sample id.
 type snapshot struct {
 	root    string
+	uri     string   // of packed files; "" = a folder of images
+	labels  []int32  // of packed files, by sample; nil = a folder of images, whose folders have labels
 	classes []string // label order
 	shown   []string // the same as text; classes itself when all are UTF-8
 	dirs    []dirRow
@@ -44,6 +49,14 @@ type snapshot struct {
 	report  Report
 	empty   []int32 // classes without samples
 	made    *Made   // of a dataset without files, in which no column has anything; else nil
+}
+
+// key names the saved index, as that of its place does.
+func (s *snapshot) key() string {
+	if s.labels != nil {
+		return s.uri
+	}
+	return s.root
 }
 
 func (s *snapshot) has(id ident.SampleID) bool { return int64(id) < int64(s.Len()) }
@@ -66,18 +79,31 @@ func (s *snapshot) Label(id ident.SampleID) int64 {
 	if !s.has(id) || s.made != nil {
 		return -1
 	}
+	if s.labels != nil {
+		return int64(s.labels[id])
+	}
 	return int64(s.dirs[s.dirOf[id]].label)
 }
 
-// Class is the name of the class folder.
+// Class is the name of the class folder, or what packed files call the label.
 func (s *snapshot) Class(id ident.SampleID) string {
 	if !s.has(id) || s.made != nil {
 		return ""
 	}
+	if s.labels != nil {
+		switch l := s.labels[id]; {
+		case l < 0:
+			return ""
+		case int(l) < len(s.classes):
+			return s.classes[l]
+		default: // too many for a list
+			return strconv.Itoa(int(l))
+		}
+	}
 	return s.dirs[s.dirOf[id]].class
 }
 
-// Key is the path below the root.
+// Key is the path below the root; of a packed sample, that of its file, and its key in there.
 func (s *snapshot) Key(id ident.SampleID) string {
 	switch {
 	case !s.has(id):
@@ -106,6 +132,9 @@ func (s *snapshot) path(id ident.SampleID) string {
 	}
 	if s.made != nil {
 		return s.made.URI() + "#" + s.Key(id)
+	}
+	if s.labels != nil {
+		return join(s.root, s.dirs[s.dirOf[id]].rel)
 	}
 	return join(s.root, s.fileKey(id))
 }
@@ -241,7 +270,7 @@ func (s *snapshot) seal(meta []fileMeta) {
 		if s.Live(ident.SampleID(id)) {
 			s.live++
 			s.total += meta[id].size
-			if l := s.dirs[s.dirOf[id]].label; l >= 0 {
+			if l := s.Label(ident.SampleID(id)); l >= 0 && l < int64(len(s.classes)) {
 				filled.Add(uint32(l))
 			}
 		}
@@ -264,7 +293,11 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 		buf = binary.AppendUvarint(buf, uint64(len(x)))
 		buf = append(buf, x...)
 	}
-	str("larder imagefolder 1")
+	if s.labels == nil {
+		str("larder imagefolder 1")
+	} else {
+		str("larder packed 1")
+	}
 	buf = binary.AppendUvarint(buf, uint64(len(s.classes)))
 	for _, c := range s.classes {
 		str(c)
@@ -283,6 +316,10 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 		buf = append(buf, 1)
 		buf = binary.AppendVarint(buf, meta[id].size)
 		buf = binary.AppendVarint(buf, meta[id].mtime)
+		if s.labels != nil {
+			buf = binary.AppendVarint(buf, meta[id].off)
+			buf = binary.AppendVarint(buf, int64(s.labels[id]))
+		}
 	}
 	_, _ = h.Write(buf)
 	return h.Sum64()

@@ -478,7 +478,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// Someone else walks the root: a waiter gives up with its context.
-	rs := c.rootState(root)
+	rs := c.rootState(place{uri: "imagefolder:" + root, root: root})
 	must(t, rs.lock(t.Context()))
 	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

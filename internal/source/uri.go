@@ -2,33 +2,91 @@ package source
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"larder/internal/errs"
 	"larder/internal/nearest"
+	"larder/internal/source/packed"
+	"larder/internal/store"
 )
 
 const schemeImageFolder = "imagefolder"
 
-// parseURI returns the absolute root folder a uri names. A relative folder is resolved against the daemon's
-// working directory, so clients send absolute ones. Nothing is percent-decoded.
-func parseURI(uri string) (root string, err error) {
+// place is what a uri names.
+type place struct {
+	uri  string // canonical: what a Dataset reports and what two uris are compared by
+	root string // the absolute folder that holds everything, or the root in a store
+
+	format  packed.Format // nil: a folder of images
+	address packed.Address
+}
+
+// parseURI reads a uri. A relative path is resolved against the daemon's working directory, so clients send absolute
+// ones. Nothing is percent-decoded.
+func parseURI(uri string) (place, error) {
+	scheme, rest, _ := strings.Cut(uri, ":")
+	if f, ok := packed.ByScheme(scheme); ok {
+		a, err := packed.ParseAddress(scheme, rest)
+		if err != nil {
+			return place{}, errs.New(errs.Invalid, store.Redact(uri), packedHint[scheme], "dataset %q", store.Redact(uri)).
+				Because(err)
+		}
+		return place{uri: a.String(), root: packedRoot(a.Path), format: f, address: a}, nil
+	}
+	root, err := parseFolder(uri)
+	return place{uri: schemeImageFolder + ":" + root, root: root}, err
+}
+
+// packedHint is what to write for each scheme of packed files.
+var packedHint = map[string]string{
+	"wds":      "write wds:DIR, wds:DIR/train-{000..009}.tar, or several joined by ::",
+	"mds":      "write mds:DIR, the folder of index.json",
+	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
+	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
+	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
+}
+
+// packedRoot is the folder that all files of an address lie in, by the address alone: what comes before braces, and
+// before a name that ends as a file.
+func packedRoot(path string) string {
+	root := ""
+	for i, p := range strings.Split(path, "::") {
+		if brace := strings.IndexByte(p, '{'); brace >= 0 {
+			p = filepath.Dir(p[:brace] + "x")
+		} else if filepath.Ext(p) != "" {
+			p = filepath.Dir(p)
+		}
+		if i == 0 {
+			root = p
+		}
+		for root != p && root != "/" && !strings.HasPrefix(p, root+"/") {
+			root = filepath.Dir(root)
+		}
+	}
+	return root
+}
+
+// parseFolder returns the absolute folder that an imagefolder uri names, or the root in a store.
+func parseFolder(uri string) (root string, err error) {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok || strings.ContainsAny(scheme, "/.~") {
 		hint := "write imagefolder:DIR for a folder that holds one folder of images per class"
 		if uri != "" && strings.ContainsAny(uri, "/.") {
-			hint = "did you mean imagefolder:" + printable(uri) + "?"
+			hint = "did you mean imagefolder:" + store.Redact(uri) + "?"
 		}
-		return "", errs.New(errs.Invalid, printable(uri), hint, "dataset %q has no scheme", uri)
+		return "", errs.New(errs.Invalid, store.Redact(uri), hint, "dataset %q has no scheme", store.Redact(uri))
 	}
 	if scheme != schemeImageFolder {
 		return "", unknownScheme(uri, scheme, rest)
 	}
-	// clients leave it as it is
-	if inner, after, ok := strings.Cut(rest, "://"); ok && inner != "" && !strings.Contains(inner, "/") {
-		return "", unknownScheme(uri, inner, "//"+after)
+	if store.IsRemote(rest) { // clients leave it as it is
+		return storedRoot(uri, rest)
+	}
+	if after, ok := strings.CutPrefix(rest, "file:"); ok {
+		return "", unknownScheme(uri, "file", after)
 	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(after, "/") {
@@ -54,41 +112,40 @@ func parseURI(uri string) (root string, err error) {
 	return root, nil
 }
 
-// objectStores are schemes of what lies behind a network interface of its own, and how it is mounted as a folder.
-var objectStores = map[string]string{
-	"s3": "mount-s3 or rclone mount", "s3a": "mount-s3 or rclone mount", "s3n": "mount-s3 or rclone mount",
-	"r2": "rclone mount", "oss": "rclone mount", "b2": "rclone mount",
-	"gs": "gcsfuse", "gcs": "gcsfuse", "az": "blobfuse2", "azure": "blobfuse2", "abfs": "blobfuse2", "abfss": "blobfuse2",
-	"wasb": "blobfuse2", "wasbs": "blobfuse2",
-	"hdfs": "its NFS gateway or fuse-dfs", "http": "", "https": "", "ftp": "", "hf": "",
-}
-
 func unknownScheme(uri, scheme, rest string) error {
-	mount, remote := objectStores[strings.ToLower(scheme)]
-	switch {
-	case remote && mount != "":
-		return errs.New(errs.Unsupported, printable(uri), "mount it as a folder ("+mount+") or copy it to a local disk, "+
-			"then write imagefolder:DIR of that folder",
-			"dataset %q: object stores are not built yet, only folders are read", uri)
-	case remote:
-		return errs.New(errs.Unsupported, printable(uri), "download it to a local disk, then write imagefolder:DIR of "+
-			"that folder",
-			"dataset %q: nothing is read over the network, only folders are", uri)
-	case strings.EqualFold(scheme, "file"):
-		return errs.New(errs.Invalid, printable(uri), "did you mean imagefolder:"+printable(rest)+"?",
-			"dataset %q: scheme %q does not say what kind of folder it is", uri, scheme)
-	case nearest.Word(scheme, []string{schemeImageFolder}) != "" || strings.HasPrefix(rest, "/") &&
-		!strings.HasPrefix(rest, "//"):
-		return errs.New(errs.Invalid, printable(uri),
-			"did you mean imagefolder:"+printable(rest)+"? No other scheme is known", "dataset %q: unknown scheme %q", uri,
-			scheme)
+	if store.IsRemote(uri) && nearest.Word(scheme, []string{schemeImageFolder}) == "" {
+		switch _, err := storedRoot(uri, uri); {
+		case errs.Is(err, errs.Unsupported):
+			return err
+		case err == nil:
+			return errs.New(errs.Invalid, store.Redact(uri), "did you mean imagefolder:"+store.Redact(uri)+"?",
+				"dataset %q: scheme %q says where it is, and not what kind of dataset", store.Redact(uri), scheme)
+		}
 	}
-	return errs.New(errs.Invalid, printable(uri), "write imagefolder:DIR for a folder that holds one folder of images "+
-		"per class", "dataset %q: unknown scheme %q", uri, scheme)
+	shown := store.Redact(uri)
+	switch {
+	case strings.EqualFold(scheme, "file"):
+		return errs.New(errs.Invalid, shown, "did you mean imagefolder:"+printable(rest)+"?",
+			"dataset %q: scheme %q does not say what kind of folder it is", shown, scheme)
+	case nearest.Word(scheme, schemes()) != "":
+		return errs.New(errs.Invalid, shown, "did you mean "+nearest.Word(scheme, schemes())+":"+store.Redact(rest)+"?",
+			"dataset %q: unknown scheme %q", shown, scheme)
+	case strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
+		return errs.New(errs.Invalid, shown, "did you mean imagefolder:"+store.Redact(rest)+"? Schemes are "+
+			strings.Join(schemes(), ", "), "dataset %q: unknown scheme %q", shown, scheme)
+	}
+	return errs.New(errs.Invalid, shown, "write imagefolder:DIR for a folder that holds one folder of images per class",
+		"dataset %q: unknown scheme %q", shown, scheme)
 }
 
-// canonicalURI is what a Dataset reports and what two uris are compared by.
-func canonicalURI(root string) string { return schemeImageFolder + ":" + root }
+// schemes are all that uris may begin with.
+func schemes() []string { return append([]string{schemeImageFolder}, packed.Schemes()...) }
+
+// hasScheme reports whether a text begins as a uri of a dataset does.
+func hasScheme(s string) bool {
+	scheme, _, ok := strings.Cut(s, ":")
+	return ok && slices.Contains(schemes(), scheme)
+}
 
 // checkName refuses names that would break tables, or that look like the uri of something else.
 func checkName(name, uri string) error {
@@ -102,7 +159,7 @@ func checkName(name, uri string) error {
 		bad = "holds a control character"
 	case strings.TrimSpace(name) != name:
 		bad = "begins or ends with a space"
-	case strings.HasPrefix(name, schemeImageFolder+":") && name != uri:
+	case hasScheme(name) && name != uri:
 		bad = "looks like the uri of another dataset"
 	}
 	if bad != "" {

@@ -37,6 +37,7 @@ type Report struct {
 	Folders   int            // listed, the root among them
 	Ignored   int            // files that are no samples: without an image suffix, or directly in the root
 	Irregular int            // pipes, sockets and devices with an image suffix
+	Without   int            // samples of packed files without an image
 	Loops     int            // symbolic links to a folder that holds them, not followed
 	RootImage int            // of Ignored: images directly in the root
 	Kinds     map[string]int // of the other Ignored, by kindOf their names; nil in an index of an older larder

@@ -41,6 +41,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	upMetric.send(out, 1)
 	collectDaemon(out, s)
 	collectTiers(out, s)
+	collectStores(out, s)
 	collectJobs(out, s)
 	seen := map[string]bool{}
 	for _, g := range s.GetDevices() {
@@ -103,6 +104,21 @@ func collectTiers(out chan<- prometheus.Metric, s *larderv1.Stats) {
 		if n := valid(x.GetDataset()); !seen[n] {
 			seen[n] = true
 			datasetBytes.send(out, float64(x.GetUsed()), n)
+		}
+	}
+}
+
+func collectStores(out chan<- prometheus.Metric, s *larderv1.Stats) {
+	seen := map[string]bool{}
+	for _, x := range s.GetStores() {
+		n := valid(x.GetName())
+		if seen[n] {
+			continue
+		}
+		seen[n] = true
+		for i, v := range []float64{float64(x.GetReads()), float64(x.GetLists()), float64(x.GetBytes()),
+			float64(x.GetRetries()), float64(x.GetHedges()), float64(x.GetErrors()), x.GetMoney()} {
+			storeCounts[i].send(out, v, n)
 		}
 	}
 }

@@ -7,7 +7,10 @@
 # On Debian as root it installs system packages: libjpeg-turbo's headers, a CPU PyTorch with torchvision to test against,
 # and a headless Chromium that looks at reports. Elsewhere it installs what pip has.
 #
-# Versions are pinned in internal/tools/lint/go.mod, internal/tools/proto/go.mod and internal/tools/python/requirements.txt.
+# Both build the S3 server of the tests, versitygw, into the folder TOOLS (bin/tools of this tree without one): two minutes
+# the first time.
+#
+# Versions are pinned in internal/tools/{lint,proto,s3}/go.mod and internal/tools/python/requirements.txt.
 # A tool is built or installed again only when its version there differs from the version in TOOLS.
 set -euo pipefail
 venv=$1
@@ -59,6 +62,28 @@ environment() {
   (cd "$here/../../python" && pwd) >"$site/larder.pth"
 }
 
+# formats makes the environment whose packages write and read packed files for the tests.
+formats() {
+  local list=$here/python/formats.txt home=$here/../../.venv-formats
+  cmp -s "$list" "$home/formats.txt" && return
+  say "pip install $(grep -cE '^[A-Za-z]' "$list") packages into .venv-formats"
+  rm -rf "$home"
+  "$("$venv/bin/python" -c 'import sys; print(sys._base_executable)')" -m venv --system-site-packages "$home"
+  "$home/bin/pip" install -q --disable-pip-version-check --no-deps -r "$list"
+  cp "$list" "$home/formats.txt"
+}
+
+# s3_server builds versitygw. Without a network, its tests are skipped; in CI they are mandatory.
+s3_server() {
+  local tools=${tools:-$here/../../bin/tools}
+  mkdir -p "$tools"
+  if ! (cd "$here/s3" && go mod download github.com/versity/versitygw) ||
+    ! go_tool s3 github.com/versity/versitygw github.com/versity/versitygw/cmd/versitygw; then
+    say "versitygw could not be built: the tests against an S3 server are skipped"
+    [ -z "${CI:-}" ]
+  fi
+}
+
 # go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
 go_tool() {
   local room=$1 module=$2 package=$3 binary want have
@@ -92,6 +117,7 @@ environment
 if "$venv/bin/python" -c 'import torch, torchvision' 2>/dev/null; then
   say "testing against torch" \
     "$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)')"
+  formats
 elif [ -n "${CI:-}" ]; then
   say "torch and torchvision are mandatory in CI and could not be installed"
   exit 1
@@ -101,6 +127,9 @@ fi
 if [ -n "$tools" ]; then
   mkdir -p "$tools"
   tools=$(cd "$tools" && pwd)
+fi
+s3_server
+if [ -n "$tools" ]; then
   go_tool lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint
   go_tool proto github.com/bufbuild/buf github.com/bufbuild/buf/cmd/buf
   go_tool proto google.golang.org/protobuf google.golang.org/protobuf/cmd/protoc-gen-go

@@ -4,7 +4,10 @@
 // Nothing here reads a clock or the operating system. The same seed gives the same numbers on every machine.
 package xrand
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // Rand is a xoshiro256** generator (Blackman, Vigna 2018). Not safe for concurrent use.
 type Rand struct{ s [4]uint64 }
@@ -83,6 +86,16 @@ func (r *Rand) Uniform(lo, hi float64) float64 { return lo + float64((hi-lo)*r.F
 // LogUniform returns exp of a uniform number between the logarithms of lo and hi, which must be positive and finite;
 // otherwise the result is what the logarithm of such a bound leads to (NaN, 0 or +Inf).
 func (r *Rand) LogUniform(lo, hi float64) float64 { return exp(r.Uniform(log(lo), log(hi))) }
+
+// Normal returns a number of the standard normal distribution (Marsaglia's polar method).
+func (r *Rand) Normal() float64 {
+	for {
+		x, y := 2*r.Float64()-1, 2*r.Float64()-1
+		if s := float64(x*x) + float64(y*y); s > 0 && s < 1 {
+			return x * math.Sqrt(-2*log(s)/s)
+		}
+	}
+}
 
 // Shuffle permutes n things uniformly (Fisher, Yates).
 func (r *Rand) Shuffle(n int, swap func(i, j int)) {

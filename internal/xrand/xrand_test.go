@@ -203,3 +203,21 @@ func TestSplitIsIndependent(t *testing.T) {
 	}
 	fits(t, "differences between streams", same)
 }
+
+// TestNormal compares with the distribution function, by the Kolmogorov-Smirnov distance.
+func TestNormal(t *testing.T) {
+	const n = 50000
+	r, v := New(9), make([]float64, n)
+	for i := range v {
+		v[i] = r.Normal()
+	}
+	slices.Sort(v)
+	d := 0.0
+	for i, x := range v {
+		f := 0.5 * math.Erfc(-x/math.Sqrt2)
+		d = max(d, f-float64(i)/n, float64(i+1)/n-f)
+	}
+	if limit := math.Sqrt(-math.Log(1e-5/2) / (2 * n)); d > limit {
+		t.Errorf("distance %.4f exceeds %.4f", d, limit)
+	}
+}

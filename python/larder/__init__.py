@@ -9,11 +9,11 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 Its modules are layers; each imports those before it only (python/tests/test_layers.py):
 
 1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
-2. ``_torch``, ``_record``, ``_nested``, ``_ring``, ``_lease``, ``_board``: shared memory, and the life of a batch in it.
+2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_ring``, ``_lease``, ``_board``: memory, and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
 4. ``_digest``, ``_seeds``, ``_transform``, ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets and
    steps in Python, the processes that run them, and batches of what they make.
-5. ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_plan``, ``_arguments``: what a script asks for.
+5. ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_arguments``: what a script asks for.
 6. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must release.
 7. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
 8. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from . import _checks, _crew, _daemon, _dataset, _plan, _ranks, _torch, _transform, ops
+from . import _checks, _crew, _daemon, _dataset, _mix, _plan, _ranks, _torch, _transform, ops
 from ._messages import JobSpec
 from ._plan import Plan
 from .errors import InvalidError
@@ -180,6 +180,8 @@ class Arguments:
             name, size, spec = self._registered()
         else:
             name, size, spec = self._described(place, None)
+        if spec is not None and plan is None:
+            _mix.require_fields(spec.get("transform") or [], fields)
         settings = Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size)
         return Checked(settings, spec, timeout, plan)
 

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import _nested
-from ._nested import Structure
+from . import _nested, _ragged
+from ._nested import CONTAINERS, NUMBERS, Structure
+from ._ragged import Ragged
 from .errors import InvalidError
 
-MODES = ("list", "pad", "nested")
-_LISTS = ("ints", "floats", "bools")
 _TEXTS = ("str", "bytes")
-_CONTAINERS = ("tuple", "list", "dict", "namedtuple", "dataclass")
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """What becomes of a field whose samples differ in size."""
-
-    mode: str  # list, pad, nested
-    value: float = 0
-    multiple: int = 1
 
 
 @dataclass(frozen=True)
 class Batches:
-    """How batches are made. ``varies`` names the fields in which the items that were looked at differ in size."""
+    """How batches are made."""
 
     structure: Structure
-    varies: frozenset[str]
+    varies: Mapping[str, Sequence[int]]  # shapes of the fields in which items that were looked at differ; -1: there
     torch: bool  # tensors, not arrays
     plain: bool  # containers as default_collate makes them: tuples become lists
     ragged: Ragged | None
@@ -44,7 +33,7 @@ class Batches:
     def ahead(self) -> bool:
         """Whether a batch can be built before its values are there: it is made of views alone."""
         leaves = list(kinds(self.structure))
-        return self.collate is None and self.ragged is None and not any(k in (*_LISTS, *_TEXTS) for k in leaves)
+        return self.collate is None and self.ragged is None and not any(k in (*NUMBERS, *_TEXTS) for k in leaves)
 
     def make(self, columns: Sequence[Any], rows: int) -> Any:
         """The batch of some columns, one for each leaf.
@@ -64,7 +53,7 @@ class Batches:
         return (*batch, ids) if self.structure.kind == "tuple" and isinstance(batch, (tuple, list)) else (batch, ids)
 
     def _nest(self, s: Structure, columns: Iterator[tuple[str, Any]], texts: Callable[[Any], Any]) -> Any:
-        if s.kind not in _CONTAINERS:
+        if s.kind not in CONTAINERS:
             name, column = next(columns)
             return texts(column) if s.kind in _TEXTS else self._leaf(s.kind, name, column)
         if s.kind == "dataclass" and self.plain:
@@ -75,60 +64,47 @@ class Batches:
         inner = tuple if self.plain and s.kind != "dict" else list
         values = [self._nest(p, columns, inner) for p in s.parts]
         if s.kind == "dict":
-            return _made(s.cls, dict(zip(s.keys, values, strict=True)), dict)
+            return _nested.container(s.cls, dict(zip(s.keys, values, strict=True)), dict)
         if s.kind == "dataclass":
             return dict(zip(s.keys, values, strict=True))
         if s.kind == "namedtuple":
             return tuple(values) if s.cls is None else s.cls(*values)
         if s.kind == "tuple":
             return values if self.plain else tuple(values)
-        return _made(s.cls, values, list)
+        return _nested.container(s.cls, values, list)
 
     def _leaf(self, kind: str, name: str, column: Any) -> Any:
         ragged = self.ragged
         if ragged is not None and isinstance(column, list):
             return self._uneven(kind, name, column, ragged)
         rows = _stacked(name, column)
-        if kind in _LISTS:
+        if kind in NUMBERS:
             if ragged is not None:
                 return self._array(kind, rows)
             return [self._array(kind, np.ascontiguousarray(rows[:, i])) for i in range(rows.shape[1])]
         return self._array(kind, rows)
 
     def _uneven(self, kind: str, name: str, column: list[Any], ragged: Ragged) -> Any:
-        if name not in self.varies and len({a.shape for a in column}) == 1:
-            return self._array(kind, np.stack(column))
+        shape = self.varies.get(name)
+        if not column or (shape is None and len({a.shape for a in column}) == 1):
+            return self._array(kind, _stacked(name, column))
         if ragged.mode == "list":
             return [self._array(kind, a) for a in column]
         if ragged.mode == "pad":
-            return self._array(kind, _padded(column, ragged))
-        torch = sys.modules["torch"]
-        return torch.nested.nested_tensor([self._array(kind, a) for a in column])
+            sizes = column[0].shape if shape is None else shape
+            return self._array(kind, _ragged.pad(column, ragged, sizes, name, kind == "bfloat16"))
+        return _ragged.nested(column, name, kind == "bfloat16")
 
     def _array(self, kind: str, a: Any) -> Any:
-        if not self.torch:
-            return a
-        torch = sys.modules["torch"]
-        if kind == "bfloat16":
-            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(a)
+        return _nested.as_tensor(a, kind) if self.torch else a
 
 
 def kinds(s: Structure) -> Iterator[str]:
     """The kinds of the leaves, in order."""
-    if s.kind not in _CONTAINERS:
+    if s.kind not in CONTAINERS:
         yield s.kind
     for p in s.parts:
         yield from kinds(p)
-
-
-def _made(cls: type | None, plain: Any, fallback: type) -> Any:
-    if cls is None:
-        return fallback(plain)
-    try:
-        return cls(plain)
-    except TypeError:
-        return fallback(plain)
 
 
 def _stacked(name: str, column: Any) -> Any:
@@ -140,15 +116,4 @@ def _stacked(name: str, column: Any) -> Any:
             f"field {name}: the samples of a batch have the shapes {shapes!r:.200}", subject=name,
             hint='say ragged="list", "pad" or "nested", or give a collate_fn',
         )  # fmt: skip
-    return np.stack(column)
-
-
-def _padded(column: list[Any], ragged: Ragged) -> Any:
-    """All samples of a batch in one array of the largest size, rounded up to a multiple."""
-    first = column[0]
-    m = ragged.multiple
-    shape = [-(-max(a.shape[d] for a in column) // m) * m for d in range(first.ndim)]
-    out = np.full((len(column), *shape), ragged.value, first.dtype)
-    for row, a in zip(out, column, strict=True):
-        row[tuple(slice(n) for n in a.shape)] = a
-    return out
+    return np.stack(column) if column else np.empty((0,))

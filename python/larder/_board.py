@@ -1,27 +1,35 @@
 """The board of a ring: shared memory in which the daemon posts batches, so that a ready batch costs no system call.
 
 Posts and frames of the socket are one sequence: a post says how many frames of the stream were sent before it. The
-batch of a slot is built ahead, when the slot is released: ``next()`` then only reads the post and hands the batch out.
-A batch counts as handed out when ``head`` has passed its post. That is one assignment, so an interrupt cannot split it.
+batches of several slots are built at once, ahead: ``next()`` then only reads the post and hands the batch out. A batch
+counts as handed out when ``head`` has passed its post. That is one assignment, so an interrupt cannot split it.
+
+Slots are given back in release words behind the posts; the end of a batch that was built ahead writes its word (see
+_lease). The daemon reads the words when a frame comes. A client tells it (WAKE) of several slots at once: when the
+daemon wants to know, and always before it sleeps.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from . import _wire
-from ._lease import Lease, Queue, watch
+from ._lease import RELEASE, Lease, Words, watch_ahead
 from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
 
-_OPEN, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 64, 72, 128, 64
+_OPEN, _TELL_AT, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 8, 64, 72, 128, 64
+_RELEASE_BYTES = 32
+_AHEAD = 8  # batches that are built at once
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
 _POST = struct.Struct("<QQQIIIII")
@@ -45,18 +53,23 @@ def of(ring: Ring, attach: AttachResponse, held: dict[int, Frame | Lease]) -> Bo
         return None
     if posts < 1 or posts & (posts - 1) or at % 8 or at + _POSTS + posts * _POST_BYTES > len(ring.memory):
         raise _wire.protocol_error(f"a board of {posts} posts at byte {at} of {len(ring.memory)}")
-    return Board(ring, at, posts, rows, held)
+    words = int(attach.get("releases") or 0)
+    if words and (words % 8 or words < at or words + ring.slots * _RELEASE_BYTES > len(ring.memory)):
+        raise _wire.protocol_error(f"release words of {ring.slots} slots at byte {words} of {len(ring.memory)}")
+    board = Board(ring, at, posts, rows, held)
+    board.words = words
+    return board
 
 
 class Board:
     """The client's side of the board.
 
-    ``next()`` uses it under the Loader's lock; ``prepare`` and ``close`` may be called in any thread.
+    ``next()`` uses it under the Loader's lock; ``close`` may be called in any thread.
     """
 
     __slots__ = (
-        "at", "base", "closed", "fence", "finish", "frame", "frames", "head", "held", "mask", "most", "page", "reader", "ready",
-        "ring", "rows", "unpack", "views",
+        "at", "base", "closed", "died", "fence", "finish", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
+        "reader", "ready", "ring", "rows", "tell_at", "told", "told_at", "unpack", "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -67,12 +80,18 @@ class Board:
         self.held = held
         self.most = ring.slots - min(2, ring.slots - 2)  # as many held batches or more: the next one is a copy
         self.unpack = _POST.unpack_from
+        self.tell_at, self.told_at = _U64.unpack_from, at + _TELL_AT  # how and where the daemon says when to tell
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
         self.ready: dict[int, tuple[Any, Lease]] = {}  # by slot: built ahead
         self.views: list[tuple[Any, ...]] = []  # of a whole batch: shape, dtype, offset, strides
         self.finish: Callable[[list[Any], int], Any] | None = None
+        self.words = 0  # where the release words are; 0 = an older daemon, which needs RELEASE frames
+        self.died: collections.deque[None] = collections.deque()  # an item for each word that the end of a batch wrote
+        self.given = 0  # words that were written otherwise
+        self.told = 0  # of these, those that the daemon was told of
+        self.others = 0  # batches that were taken, and came as frames
         self.reader: Reader | None = None  # the epoch that takes batches from here without reading the socket
         self.closed = False
         self.fence = threading.Lock()
@@ -144,18 +163,59 @@ class Board:
         if reader is not None:
             reader.board = None
 
-    def prepare(self, queue: Queue, slot: int) -> None:
-        """Builds the next batch of a slot that was released; its lease goes to ``queue`` when its arrays die."""
-        if self.closed or slot in self.ready or self.finish is None:
-            return
-        size = self.ring.slot_bytes
-        root = np.frombuffer(self.page, np.uint8, size, slot * size)
-        values: list[Any] = [
-            np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views
-        ]
-        batch = self.finish(values, self.rows)
-        lease = watch(queue, root, None, slot, 0)
-        self.ready[slot] = (batch, lease)
+    def give_back(self, slot: int, generation: int, waited_us: int) -> None:
+        """Gives a slot back in its release word. An interrupt may repeat it."""
+        self.given += 1
+        at = self.words + slot * _RELEASE_BYTES
+        RELEASE.pack_into(self.page, at, time.monotonic_ns(), min(waited_us, _wire.U32_MAX), 0, generation)
+
+    def untold(self) -> bool:
+        """Reports whether the daemon may not know of every slot that was given back."""
+        return bool(self.died) or self.given != self.told
+
+    def due(self) -> bool:
+        """Reports whether the daemon wants to be told of what was given back."""
+        wanted: int = self.tell_at(self.page, self.told_at)[0]
+        return self.head + self.others >= wanted and self.untold()
+
+    def note_told(self, died: int, given: int) -> None:
+        """Notes that the daemon looks at what was given back when ``died`` and ``given`` had these values."""
+        self.told = max(self.told, given)
+        while died > 0 and self.died:
+            self.died.popleft()
+            died -= 1
+
+    def reap(self) -> None:
+        """Gives back what an interrupt left: batches that were handed out, and whose end was not awaited yet."""
+        for slot, lease in list(self.held.items()):
+            if isinstance(lease, Lease) and 0 < lease.post <= self.head and lease() is None:
+                self.give_back(slot, lease.generation, 0)
+                self.held.pop(slot, None)
+
+    def build(self, slot: int) -> bool:
+        """Builds the next batch of a slot, and of some others that have none; False when the slot cannot have one."""
+        size, slots, built = self.ring.slot_bytes, self.ring.slots, 0
+        if self.closed or not self.words or slot >= slots or self.finish is None:
+            return False
+        for i in (*range(slot, slots), *range(slot)):
+            if i in self.ready:
+                continue
+            root = np.frombuffer(self.page, np.uint8, size, i * size)
+            values: list[Any] = [
+                np.ndarray(shape, dtype, root, offset, strides) for shape, dtype, offset, strides in self.views
+            ]
+            words = Words(self.page, self.words + i * _RELEASE_BYTES, self.held, self.died)
+            self.ready[i] = (self.finish(values, self.rows), watch_ahead(words, root, i))
+            built += 1
+            if built == _AHEAD:
+                break
+        return True
+
+    def disarm(self) -> None:
+        """In a forked child: the end of its copies of the arrays must not give the parent's batches back."""
+        for lease in self.held.values():
+            if isinstance(lease, Lease):
+                lease.armed.clear()
 
     def close(self) -> None:
         """Drops the batches that were built ahead."""

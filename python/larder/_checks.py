@@ -85,9 +85,16 @@ def check_fields(fields: Iterable[str] | None, return_index: bool) -> tuple[str,
     return (*names, "index") if return_index and "index" not in names else names
 
 
+_PACKED = ("wds", "mds", "cifar10", "cifar100", "idx")
+
+
 def absolute(uri: str) -> str:
-    """Makes the folder of an imagefolder uri absolute: the daemon has another working directory."""
+    """Makes the paths of a uri absolute: the daemon has another working directory."""
     scheme, colon, rest = uri.partition(":")
+    if scheme in _PACKED:
+        path, mark, arguments = rest.partition("?")
+        parts = [p if not p or "://" in p else os.path.abspath(os.path.expanduser(p)) for p in path.split("::")]
+        return f"{scheme}:{'::'.join(parts)}{mark}{arguments}"
     if not colon and (uri.startswith(("/", "./", "../", "~")) or os.path.isdir(uri)):
         raise InvalidError(
             f"{uri!r} does not say what kind of dataset it is", subject=uri, hint=f'write "imagefolder:{uri}"'

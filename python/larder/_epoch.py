@@ -10,6 +10,7 @@ from typing import Any, cast
 from . import _connection, _finalizer, _lease, _reconnect, _ring, _torch, _wire
 from ._caller import warn
 from ._messages import EpochEnd, Sizes
+from ._mix import Mixer
 from ._run import Run
 from ._session import Session
 from ._shared import Loaded, Shared
@@ -39,29 +40,38 @@ class Epoch:
         if board is not None:
             shared = self.shared
             with shared.lock:
-                if self.run.session.queue:  # the arrays of the batch before are dead: its slot is released
-                    self.run.session.flush()
-                seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
-                    board.page, board.base + ((board.head & board.mask) << 6)
-                )
-                if (
-                    seq == board.head + 1
-                    and frames == board.frames
-                    and epoch == self.run.epoch
-                    and rows == board.rows
-                    and board.frame is None
-                    and board.reader is self.run
-                    and len(board.held) < board.most
-                ):
+                run = self.run
+                if run.session.queue:  # arrays of a batch that was not built ahead are dead
+                    run.session.flush()
+                if board.died and board.head + board.others >= board.tell_at(board.page, board.told_at)[0]:
+                    run.session.tell()
+                while True:
+                    seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
+                        board.page, board.base + ((board.head & board.mask) << 6)
+                    )
+                    if (
+                        seq != board.head + 1
+                        or frames != board.frames
+                        or epoch != run.epoch
+                        or rows != board.rows
+                        or board.frame is not None
+                        or board.reader is not run
+                        or len(board.held) >= board.most
+                    ):
+                        break
                     ready = board.ready.pop(slot, None)
                     if ready is not None:
                         batch, lease = ready
                         lease.generation, lease.post = generation, seq
                         board.held[slot] = lease
                         board.head = seq  # in this step it is taken
+                        lease.armed.append(generation)  # if an interrupt comes before this, see Board.reap
                         shared.batches += 1
                         shared.samples += rows
                         return batch
+                    # Then from the beginning: a signal handler may have taken the post meanwhile.
+                    if not board.build(slot):
+                        break
         if self.run.done:
             raise StopIteration
         return _next(self.shared, self.run)
@@ -114,6 +124,7 @@ def _start(shared: Shared, s: Session) -> Run:
         shared.running.abandon("another epoch was begun")
     run = Run(s, shared.coming())
     run.before = loaded.before if loaded is not None and loaded.pending else 0
+    run.mixer = Mixer.of(shared.described, shared.rank)
     shared.pinned = None
     shared.next_epoch = run.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
     shared.running = run
@@ -270,11 +281,14 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     values = [ring.array(root, ring.fields[name], b.rows) for name in shared.settings.fields]
     # With the batch before, which the loop variable still names, two are held; more: the caller keeps batches.
     others = len(s.held) - (b.slot in s.held)  # it is there when an earlier next() was interrupted
-    keeps = ring.slots - others - 1 < min(2, ring.slots - 2)
+    keeps = run.mixer is None and ring.slots - others - 1 < min(2, ring.slots - 2)
     # The root's death releases the slot, but only once this very lease has taken the frame, in one step below: an
     # interrupt before that leaves the batch to the next next(), and a root that lives on in a traceback does no harm.
     lease = _lease.watch(s.queue, root, f, b.slot, int(waited * 1e6))
-    if keeps:
+    if run.mixer is not None:  # into memory of its own; the slot is released with the root, at the end of this call
+        hwc = ring.fields["image"].hwc
+        values = run.mixer.mix(shared.settings.fields, values, hwc, run.epoch, run.before + b.step)
+    elif keeps:
         values = [_ring.copy(v) for v in values]
     if shared.form is not None:
         batch: Batch = shared.form.make(values, b.rows)
@@ -288,8 +302,9 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     shared.samples += b.rows
     shared.wait_seconds += waited
     if s.board is not None:
+        s.board.others += f.number > 0
         s.board.settle()
-        if shared.form is None or shared.form.ahead:
+        if run.mixer is None and (shared.form is None or shared.form.ahead):
             s.board.serve(run)
     if keeps:
         shared.copies += 1

@@ -237,6 +237,7 @@ class FieldMessage(TypedDict, total=False):
     ragged: bool
     kind: str
     dims: int
+    layout: str
 
 
 class Sizes(TypedDict, total=False):
@@ -260,6 +261,7 @@ class AttachResponse(Sizes, total=False):
     nextEpoch: int
     board: Integer
     posts: int
+    releases: Integer
     rest: bool
     rows: int
 

@@ -1,13 +1,13 @@
-"""How the values of a sample nest: samples become leaves and back, and columns of leaves become a batch.
+"""How the values of a sample nest: samples become leaves and back.
 
 ``flatten`` takes a sample apart: tuples, lists, mappings, named tuples and dataclasses are structure, everything else
 is a leaf (``_record.Leaf``). ``leaves`` does the same for a sample whose structure is known, and says where it
-differs. ``batch`` gives what ``torch.utils.data.default_collate`` gives for the same samples, bit for bit: tuples
-become lists, mappings keep their type, text stays text, Python floats become float64.
+differs. ``unflatten`` builds the sample again.
 """
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import importlib
@@ -23,8 +23,13 @@ from ._record import Leaf
 from .errors import InvalidError
 
 _DEPTH = 32  # of containers within each other
-_NUMBERS = {"ints": int, "floats": float, "bools": bool}  # lists of numbers, which are one leaf
-_NUMBER_TYPES = {"ints": np.int64, "floats": np.float64, "bools": np.bool_}
+NUMBERS = {"ints": int, "floats": float, "bools": bool}  # lists of numbers, which are one leaf
+_NUMBER_KINDS: dict[type, str] = {number: kind for kind, number in NUMBERS.items()}
+_NUMBER_TYPES: dict[str, tuple[str, Any]] = {
+    "ints": ("q", np.int64),
+    "floats": ("d", np.float64),
+    "bools": ("b", np.bool_),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +52,12 @@ class Structure:
 
     def plain(self) -> Any:
         """What ``text`` is JSON of."""
-        if not self.parts and not self.keys and self.kind not in _CONTAINERS:
+        if not self.parts and not self.keys and self.kind not in CONTAINERS:
             return self.kind
         out: dict[str, Any] = {"kind": self.kind}
         if self.cls is not None:
             out["class"] = f"{self.cls.__module__}:{self.cls.__qualname__}"
-        if self.kind not in _POSITIONS:
+        if self.kind not in POSITIONS:
             out["keys"] = list(self.keys)
         out["parts"] = [p.plain() for p in self.parts]
         return out
@@ -67,19 +72,19 @@ class Structure:
     @property
     def steps(self) -> Sequence[Any]:
         """The keys or positions of the parts."""
-        return range(len(self.parts)) if self.kind in _POSITIONS else self.keys
+        return range(len(self.parts)) if self.kind in POSITIONS else self.keys
 
 
-_POSITIONS = ("tuple", "list")
-_CONTAINERS = (*_POSITIONS, "dict", "namedtuple", "dataclass")
+POSITIONS = ("tuple", "list")
+CONTAINERS = (*POSITIONS, "dict", "namedtuple", "dataclass")
 
 
 def _name(s: Structure, path: str, found: list[str]) -> None:
-    if s.kind not in _CONTAINERS:
+    if s.kind not in CONTAINERS:
         found.append(path or "value")
         return
     for key, part in zip(s.steps, s.parts, strict=True):
-        _name(part, _join(path, key, s.kind in _POSITIONS), found)
+        _name(part, _join(path, key, s.kind in POSITIONS), found)
 
 
 def _join(path: str, key: Any, position: bool) -> str:
@@ -108,14 +113,14 @@ def _parse(plain: Any, depth: int) -> Structure:
             raise ValueError(f"unknown leaf {plain!r}")
         return Structure(plain)
     kind = plain["kind"]
-    if kind not in _CONTAINERS or depth > _DEPTH:
+    if kind not in CONTAINERS or depth > _DEPTH:
         raise ValueError(f"container {kind!r}")
     cls = _class(plain.get("class", ""), kind)
     if cls is None and kind in ("namedtuple", "dataclass"):
         kind = "tuple" if kind == "namedtuple" else "dict"
-    keys = () if kind in _POSITIONS else tuple(plain["keys"])
+    keys = () if kind in POSITIONS else tuple(plain["keys"])
     parts = tuple(_parse(p, depth + 1) for p in plain["parts"])
-    if kind not in _POSITIONS and len(keys) != len(parts):
+    if kind not in POSITIONS and len(keys) != len(parts):
         raise ValueError(f"{len(keys)} keys for {len(parts)} parts")
     return Structure(kind, cls, keys, parts)
 
@@ -159,7 +164,7 @@ def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
         kind, leaf = _leaf(value, path)
         found.append(leaf)
         return Structure(kind)
-    if kind in _NUMBERS:
+    if kind in NUMBERS:
         found.append(_numbers(value, kind, path))
         return Structure(kind)
     if depth >= _DEPTH:
@@ -172,7 +177,7 @@ def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
                 subject=path,
                 hint="use text or numbers as keys",
             )
-    position = kind in _POSITIONS
+    position = kind in POSITIONS
     parts = tuple(_flatten(v, _join(path, k, position), depth + 1, found) for k, v in zip(steps, values, strict=True))
     own = type(value) if type(value) not in (tuple, list, dict) else None
     return Structure(kind, own, () if position else tuple(steps), parts)
@@ -190,8 +195,11 @@ def leaves(sample: Any, structure: Structure | str) -> list[Leaf]:
 
 
 def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
+    if want.kind == "tensor" and (leaf := _plain_tensor(value)) is not None:
+        found.append(leaf)
+        return
     kind = _container(value)
-    if want.kind in _NUMBERS and kind == "list" and not value:
+    if want.kind in NUMBERS and kind == "list" and not value:
         kind = want.kind  # an empty list of numbers
     if not kind:
         kind, leaf = _leaf(value, path)
@@ -200,15 +208,15 @@ def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
         found.append(leaf)
         return
     if kind != want.kind:
-        if want.kind == "list" and kind in _NUMBERS and want.parts:
+        if want.kind == "list" and kind in NUMBERS and want.parts:
             kind = "list"
         else:
             raise _differs(path, _words(value, kind), want)
-    if kind in _NUMBERS:
+    if kind in NUMBERS:
         found.append(_numbers(value, kind, path))
         return
     steps, values = _open(value, kind)
-    if kind in _POSITIONS:
+    if kind in POSITIONS:
         if len(values) != len(want.parts):
             raise _differs(path, f"{type(value).__name__} of {len(values)} values", want)
         for i, part in enumerate(want.parts):
@@ -222,16 +230,16 @@ def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
 
 
 def _words(value: Any, kind: str) -> str:
-    return f"a list of {kind}" if kind in _NUMBERS else type(value).__name__
+    return f"a list of {kind}" if kind in NUMBERS else type(value).__name__
 
 
 def _differs(path: str, got: str, want: Structure) -> InvalidError:
-    if want.kind in _POSITIONS:
+    if want.kind in POSITIONS:
         other = f"a {want.kind} of {len(want.parts)} values"
-    elif want.kind in _CONTAINERS:
+    elif want.kind in CONTAINERS:
         other = f"a {want.kind} with keys {list(want.keys)!r:.200}"
     else:
-        other = f"a list of {want.kind}" if want.kind in _NUMBERS else want.kind
+        other = f"a list of {want.kind}" if want.kind in NUMBERS else want.kind
     return InvalidError(
         f"the sample{_at(path)} is {got}, and {other} in others",
         subject=path,
@@ -252,12 +260,12 @@ def _merge(a: Structure, b: Structure, path: str) -> Structure:
     if a == b:
         return a
     for x, y in ((a, b), (b, a)):
-        if x.kind in _NUMBERS and y == Structure("list"):
+        if x.kind in NUMBERS and y == Structure("list"):
             return x
     if a.kind != b.kind or a.cls != b.cls or len(a.parts) != len(b.parts) or set(a.keys) != set(b.keys):
         raise _differs(path, _differs(path, "", b).message.rpartition(", and ")[2].removesuffix(" in others"), a)
     order = [b.keys.index(k) for k in a.keys] if a.keys else range(len(b.parts))
-    position = a.kind in _POSITIONS
+    position = a.kind in POSITIONS
     parts = tuple(
         _merge(p, b.parts[i], _join(path, k, position)) for p, i, k in zip(a.parts, order, a.steps, strict=True)
     )
@@ -272,9 +280,10 @@ def _container(value: Any) -> str:
     """What kind of container a value is; empty = it is none."""
     cls: Any = type(value)
     if cls is list and value:
-        first = type(value[0])
-        for kind, number in _NUMBERS.items():
-            if first is number and all(type(v) is number for v in value):
+        types = set(map(type, value))
+        if len(types) == 1:
+            kind = _NUMBER_KINDS.get(types.pop())
+            if kind is not None:
                 return kind
     return _container_of(cls)
 
@@ -307,7 +316,8 @@ def _open(value: Any, kind: str) -> tuple[Sequence[Any], Sequence[Any]]:
 
 def _numbers(value: list[Any], kind: str, path: str) -> Leaf:
     try:
-        values = np.array(value, _NUMBER_TYPES[kind])
+        words, dtype = _NUMBER_TYPES[kind]
+        values = np.frombuffer(array.array(words, value), dtype)
     except OverflowError as e:
         raise InvalidError(
             f"the sample{_at(path)} has a number that does not fit into 64 bits", subject=path, hint="return floats"
@@ -315,7 +325,7 @@ def _numbers(value: list[Any], kind: str, path: str) -> Leaf:
     return Leaf(_record.ARRAY, _record.code(values.dtype), values)
 
 
-_LEAVES = ("tensor", "bfloat16", "ndarray", "numpy", "int", "float", "bool", "str", "bytes", *_NUMBERS)
+_LEAVES = ("tensor", "bfloat16", "ndarray", "numpy", "int", "float", "bool", "str", "bytes", *NUMBERS)
 
 
 def _leaf(value: Any, path: str) -> tuple[str, Leaf]:
@@ -343,6 +353,19 @@ def _leaf(value: Any, path: str) -> tuple[str, Leaf]:
     raise _refused(value, path, _full_name(type(value)), _hint(value))
 
 
+def _plain_tensor(value: Any) -> Leaf | None:
+    """The leaf of a tensor that NumPy can look at as it is; None = it needs a closer look."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    try:
+        plain = value.numpy()
+    except (RuntimeError, TypeError):
+        return None
+    code = _record.code(plain.dtype)
+    return Leaf(_record.ARRAY, code, plain) if code else None
+
+
 def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
     if value.device.type != "cpu":
         raise _refused(value, path, f"a tensor on {value.device}", "return .cpu(): larder hands batches over in memory")
@@ -356,8 +379,8 @@ def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
         raise _refused(value, path, f"a tensor of dtype {value.dtype}", "return torch.view_as_real(it)")
     if plain.is_neg():
         plain = plain.resolve_neg()
-    array = plain.numpy()
-    return "tensor", Leaf(_record.ARRAY, _record.code(array.dtype), array)
+    values = plain.numpy()
+    return "tensor", Leaf(_record.ARRAY, _record.code(values.dtype), values)
 
 
 def _full_name(cls: type) -> str:
@@ -410,17 +433,17 @@ def _original(kind: str, value: Any) -> Any:
         return value.item() if hasattr(value, "item") else value
     if kind == "numpy":
         return np.asarray(value)[()]
-    if kind in _NUMBERS:
+    if kind in NUMBERS:
         return value.tolist()
-    return _as_tensor(value, kind)
+    return as_tensor(value, kind)
 
 
 def _build(s: Structure, leaf: Callable[[str], Any]) -> Any:
-    if s.kind not in _CONTAINERS:
+    if s.kind not in CONTAINERS:
         return leaf(s.kind)
     values = [_build(p, leaf) for p in s.parts]
     if s.kind == "dict":
-        return _of(s.cls, dict(zip(s.keys, values, strict=True)), dict)
+        return container(s.cls, dict(zip(s.keys, values, strict=True)), dict)
     if s.kind == "namedtuple" and s.cls is not None:
         return s.cls(*values)
     if s.kind == "dataclass" and s.cls is not None:
@@ -428,10 +451,10 @@ def _build(s: Structure, leaf: Callable[[str], Any]) -> Any:
         for key, value in zip(s.keys, values, strict=True):
             object.__setattr__(made, key, value)
         return made
-    return _of(s.cls, values, tuple if s.kind == "tuple" else list)
+    return container(s.cls, values, tuple if s.kind == "tuple" else list)
 
 
-def _of(cls: type | None, plain: Any, fallback: type) -> Any:
+def container(cls: type | None, plain: Any, fallback: type) -> Any:
     """``plain`` as a container of its own class, where that can be made of one, as default_collate does."""
     if cls is None:
         return fallback(plain)
@@ -441,68 +464,14 @@ def _of(cls: type | None, plain: Any, fallback: type) -> Any:
         return fallback(plain)
 
 
-def _as_tensor(value: Any, kind: str) -> Any:
+def as_tensor(value: Any, kind: str) -> Any:
+    """The same memory as a tensor; ``kind`` is that of the leaf."""
     torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
     if not isinstance(value, np.ndarray):
         return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
     if kind == "bfloat16":
         return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(value)
-
-
-def batch(columns: Sequence[Any], structure: Structure | str, torch: bool = True) -> Any:
-    """The batch of what ``default_collate`` would get: one column for each leaf.
-
-    A column is an array of all rows, a list of arrays of each row where shapes differ, or a list of str or bytes. An
-    array becomes a tensor with ``torch``. A list of arrays is stacked where their shapes are equal.
-
-    Raises:
-        InvalidError: rows differ in shape, or the structure has what default_collate refuses.
-    """
-    return _collate(_known(structure), iter(columns), list, torch, "")
-
-
-def _collate(s: Structure, rest: Any, texts: type, torch: bool, path: str) -> Any:
-    if s.kind in ("str", "bytes"):
-        return texts(next(rest))
-    if s.kind in _NUMBERS:
-        rows = _stacked(next(rest), path)
-        return [_finish(np.ascontiguousarray(rows[:, i]), s.kind, torch) for i in range(rows.shape[1])]
-    if s.kind not in _CONTAINERS:
-        return _finish(_stacked(next(rest), path), s.kind, torch)
-    if s.kind == "dataclass":
-        raise InvalidError(
-            f"the sample{_at(path)} is a dataclass, which default_collate refuses",
-            subject=path,
-            hint="give a collate_fn, or return a dict or a named tuple",
-        )
-    inner = list if s.kind == "dict" else tuple
-    values = [
-        _collate(p, rest, inner, torch, _join(path, k, s.kind in _POSITIONS))
-        for p, k in zip(s.parts, s.steps, strict=True)
-    ]
-    if s.kind == "dict":
-        return _of(s.cls, dict(zip(s.keys, values, strict=True)), dict)
-    if s.kind == "namedtuple" and s.cls is not None:
-        return s.cls(*values)
-    return values if s.kind != "list" else _of(s.cls, values, list)
-
-
-def _stacked(column: Any, path: str) -> Any:
-    if not isinstance(column, list):
-        return column
-    shapes = {a.shape for a in column}
-    if len(shapes) > 1:
-        raise InvalidError(
-            f"field {path or 'value'}: samples of a batch have the shapes {sorted(shapes)!r:.200}",
-            subject=path,
-            hint='ragged="list", "pad" or "nested" says what to do, or give a collate_fn',
-        )
-    return np.stack(column) if column else np.empty((0,))
-
-
-def _finish(value: Any, kind: str, torch: bool) -> Any:
-    return _as_tensor(value, kind) if torch else value
 
 
 def samples(columns: Sequence[Any], structure: Structure | str, rows: int) -> list[Any]:

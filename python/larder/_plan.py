@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _batches, _crew, _dataset, _items, _record, _seeds
-from ._batches import Batches, Ragged
+from . import _crew, _dataset, _items, _record, _seeds
+from ._batches import Batches
 from ._caller import warn
 from ._dataset import Identity, Part
 from ._items import Clock, Layout, Look, Probe
 from ._messages import AddRecordsRequest, SchemaMessage
+from ._ragged import MODES, Ragged
 from ._transform import Transform
 from ._worker import Orders, Work
 from .errors import InvalidError, RandomItemWarning
@@ -149,7 +150,7 @@ class Plan:
 
     def batches(self) -> Batches:
         """How batches are made."""
-        varies = frozenset(f["name"] for f in self.final.fields if f["kind"] == "array" and -1 in f["shape"])
+        varies = {f["name"]: f["shape"] for f in self.final.fields if f["kind"] == "array" and -1 in f["shape"]}
         return Batches(
             self.final.structure, varies, self.torch, self.plain, self.ragged, self.collate, self.index
         )
@@ -180,7 +181,7 @@ def ragged(mode: Any, value: Any, multiple: Any, torch: bool) -> Ragged | None:
         raise InvalidError("pad_value and pad_multiple need ragged='pad'", subject="ragged")
     if mode is None:
         return None
-    if mode not in _batches.MODES:
+    if mode not in MODES:
         raise InvalidError(f"ragged is {mode!r}; it must be one of 'list', 'pad', 'nested'", subject="ragged")
     if mode == "nested" and not torch:
         raise InvalidError("ragged='nested' gives tensors of torch", subject="ragged", hint="add output='torch'")

@@ -6,6 +6,8 @@ each; ``read`` checks a record and returns views of it. bfloat16, which NumPy la
 
 from __future__ import annotations
 
+import functools
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -42,7 +44,7 @@ class Leaf(NamedTuple):
 
 def code(dtype: np.dtype[Any]) -> int:
     """The number of a NumPy dtype; 0 = a record cannot have it."""
-    return _CODES.get(dtype.newbyteorder("<"), 0)
+    return _CODES.get(dtype) or _CODES.get(dtype.newbyteorder("<"), 0)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -96,10 +98,24 @@ def _dims(leaf: Leaf) -> tuple[int, ...]:
 
 def size(leaves: Sequence[Leaf]) -> int:
     """The bytes of a record of these leaves."""
-    at = _HEAD.size + sum(_ENTRY.size + 8 * len(_dims(x)) for x in leaves)
-    for x in leaves:
-        at = _aligned(at) + x.values.nbytes
-    return _aligned(at)
+    return _plan(tuple([(x.kind, x.dtype, x.values.shape) for x in leaves]))[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(fields: tuple[tuple[int, int, tuple[int, ...]], ...]) -> tuple[int, Array, list[int]]:
+    """Of a record of fields (kind, dtype, shape): its bytes, its header up to the first value, where values begin."""
+    dims = [() if kind == SCALAR else shape for kind, _, shape in fields]
+    at = end = _HEAD.size + sum(_ENTRY.size + 8 * len(d) for d in dims)
+    header, places = [], []
+    for (kind, dtype, shape), d in zip(fields, dims, strict=True):
+        at = _aligned(at)
+        nbytes = math.prod(shape) * _NUMPY[dtype].itemsize
+        header.append(_ENTRY.pack(kind, dtype, len(d), 0, 0, at, nbytes) + struct.pack(f"<{len(d)}Q", *d))
+        places.append(at)
+        at += nbytes
+    total = _aligned(at)
+    head = _HEAD.pack(_MAGIC, _VERSION, len(fields), total, 0) + b"".join(header)
+    return total, np.frombuffer(head.ljust(_aligned(end), b"\0"), dtype=np.uint8), places
 
 
 def write(leaves: Sequence[Leaf], buffer: Any) -> int:
@@ -108,26 +124,21 @@ def write(leaves: Sequence[Leaf], buffer: Any) -> int:
     Raises:
         InvalidError: the memory is too small, or the leaves are more than a record may have.
     """
-    need = size(leaves)
-    memory = np.frombuffer(buffer, dtype=np.uint8)
     if len(leaves) > MAX_FIELDS:
         raise InvalidError(
             f"a sample of {len(leaves)} values, and {MAX_FIELDS} are the most", hint="put numbers into one array"
         )
+    need, header, places = _plan(tuple([(x.kind, x.dtype, x.values.shape) for x in leaves]))
+    memory = np.frombuffer(buffer, dtype=np.uint8)
     if need > memory.nbytes:
         raise InvalidError(f"a record of {need} bytes in memory of {memory.nbytes}")
-    header = [_HEAD.pack(_MAGIC, _VERSION, len(leaves), need, 0)]
-    at = _HEAD.size + sum(_ENTRY.size + 8 * len(_dims(x)) for x in leaves)
-    for x in leaves:
-        at, dims = _aligned(at), _dims(x)
-        header.append(_ENTRY.pack(x.kind, x.dtype, len(dims), 0, 0, at, x.values.nbytes))
-        header.append(struct.pack(f"<{len(dims)}Q", *dims))
-        np.copyto(np.ndarray(x.values.shape, _NUMPY[x.dtype], memory, at), x.values, casting="equiv")
-        at += x.values.nbytes
-        memory[at : _aligned(at)] = 0
-    head = b"".join(header)
-    memory[: len(head)] = np.frombuffer(head, dtype=np.uint8)
-    memory[len(head) : min(_aligned(len(head)), need)] = 0
+    memory[: header.nbytes] = header
+    for x, at in zip(leaves, places, strict=True):
+        values = x.values
+        np.copyto(np.ndarray(values.shape, _NUMPY[x.dtype], memory, at), values, casting="equiv")
+        end = at + values.nbytes
+        if end % _ALIGN:
+            memory[end : _aligned(end)] = 0
     return need
 
 

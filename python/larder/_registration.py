@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from . import _daemon, _messages
+from . import _daemon, _messages, _mix
 from ._caller import warn
 from ._messages import JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
 from ._session import Session
@@ -108,6 +108,7 @@ def _describe(shared: Shared, s: Session, deadline: float) -> None:
             subject=shared.name,
             hint="leave batch_size out",
         )
+    _mix.require_fields(spec.get("transform") or [], shared.settings.fields)
     world, place = int(spec.get("worldSize") or 1), shared.settings.place
     if world != place.world_size:
         raise InvalidError(

@@ -45,6 +45,7 @@ class Field:
     ragged: bool
     size: int  # bytes of the values of a sample
     strides: tuple[int, ...]  # of a batch
+    hwc: bool = False  # rows of images are (H, W, C)
     kind: str = ""  # of a record's field: array, bytes, text, scalar; empty = not of a record
     dims: int = 0  # of one sample, in a ragged field of a record
 
@@ -71,7 +72,8 @@ class Field:
             strides.insert(0, n * strides[0])
         offset = int(d.get("offset") or 0)
         all_strides = (sample_bytes, *(strides if shape else ()))
-        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, all_strides, kind, dims)
+        hwc = d.get("layout") == "HWC"
+        return cls(name, dtype, shape, offset, sample_bytes, ragged, size, all_strides, hwc, kind, dims)
 
 
 def map_segment(fd: int, size: int) -> mmap.mmap:

@@ -7,6 +7,7 @@ from typing import Protocol
 from . import _wire
 from ._board import Board
 from ._messages import EpochEnd, Sizes
+from ._mix import Mixer
 from ._ring import Ring
 from ._session import Session
 from ._wire import BatchHeader, Frame
@@ -40,7 +41,7 @@ class Observer(Protocol):
 class Run:
     """An epoch that was started. It does not reference its Loader, so that a forgotten Loader dies at once."""
 
-    __slots__ = ("after", "before", "board", "done", "epoch", "mark", "observer", "raised", "session", "since")
+    __slots__ = ("after", "before", "board", "done", "epoch", "mark", "mixer", "observer", "raised", "session", "since")
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session = session
@@ -49,6 +50,7 @@ class Run:
         self.before = 0  # batches of the epoch that this rank was handed before the state it resumes from
         self.after: Sizes = {}  # the size of the epochs after it, when this is the remainder of one
         self.observer: Observer | None = None
+        self.mixer: Mixer | None = None  # what a recipe that ends in MixUp or CutMix does to every batch
         self.board: Board | None = None  # where batches can be taken without reading the socket
         self.since = 0.0  # since when next() waits, by time.monotonic(), when it gave up meanwhile
         self.raised = -1  # the last step whose bad samples were raised

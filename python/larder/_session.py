@@ -122,6 +122,8 @@ class Session:
         self._send_lock = threading.RLock()  # the parent's thread that held it does not exist here
         self._sending = False
         self.queue.clear()
+        if self.board is not None:
+            self.board.disarm()
         if self.error is None:
             self.error = self._foreign()
         self._close_socket()
@@ -192,22 +194,25 @@ class Session:
         The C call that sends an item also notes that it was sent, so an interrupt sends nothing twice and leaves
         nothing out.
         """
-        queue = self.queue
+        queue, board, s = self.queue, self.board, self._sock
+        if s is None or self.pid != os.getpid():
+            queue.clear()
+            return False
         while queue:
             item = queue[0]
             if isinstance(item, Lease):
-                if not item.handed_out(self.board):
+                if not item.handed_out():
                     queue.popleft()  # interrupted before it was handed out: the batch waits for the next next()
                     continue
-                if self.held.get(item.slot) is (item.frame or item):
+                if self.held.get(item.slot) is item.frame:
                     del self.held[item.slot]
+                if board is not None and board.words:
+                    board.give_back(item.slot, item.generation, item.waited_us)
+                    queue.popleft()
+                    continue
                 data = _wire.pack_release(item.slot, item.generation, item.waited_us)
             else:
                 data = item
-            s = self._sock
-            if s is None or self.pid != os.getpid():
-                queue.clear()
-                return False
             try:
                 if not self._sent or self._sent[-1][0] is not item:
                     self._sent.extend(zip((item,), map(s.send, (data,), _AT_ONCE), strict=False))
@@ -224,14 +229,29 @@ class Session:
                 return False
             queue.popleft()
             self._sent.clear()
-            if isinstance(item, Lease) and self.board is not None:
-                self.board.prepare(queue, item.slot)
+        if board is not None and board.given != board.told and board.due():
+            self._note_told(board)
         return True
+
+    def tell(self) -> None:
+        """Has the daemon look at the release words; while it prepares batches, this builds their arrays."""
+        if self.board is not None:
+            self._note_told(self.board)
+            self.flush()
+            if self.board.reader is not None:
+                self.board.build(0)
+
+    def _note_told(self, board: _board.Board) -> None:
+        """Queues the frame that tells of the release words. An interrupt may repeat it."""
+        died, given = len(board.died), board.given
+        self.queue.append(_wire.WAKE_FRAME)
+        board.note_told(died, given)
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:
         """Sends a request; an interrupt in the middle of a frame ends the connection."""
         self.flush()
-        view = memoryview(data)
+        view, board = memoryview(data), self.board
+        died, given = (0, 0) if board is None else (len(board.died), board.given)
         with self._send_lock:
             self._sending = True
             try:
@@ -252,6 +272,8 @@ class Session:
                             raise  # by a signal handler
                         self.look()  # it may have said why
                         raise self.fail(self._died(e)) from e
+                if board is not None:
+                    board.note_told(died, given)  # with any frame the daemon looks at the release words
             except BaseException:
                 if len(data) > _SMALL or 0 < len(view) < len(data):
                     self.cut(f"the connection to the daemon at {self.path} was interrupted in the middle of a request")
@@ -276,7 +298,13 @@ class Session:
         wait_ms = min(max(0.0, left), 86400.0) * 1000
         if self.queue:  # the socket was full: look again soon
             wait_ms = min(wait_ms, 20.0)
-        board = self.board if posts and wait_ms > 0 else None
+        board = self.board
+        if board is not None and wait_ms > 0:
+            board.reap()
+            if board.untold():  # else this might wait for a slot that the daemon does not know of
+                self.tell()
+        if not posts or wait_ms <= 0:
+            board = None
         if board is not None and not board.sleeps(self._received.count):
             return True
         came = self._poll(wait_ms, also)
@@ -374,11 +402,16 @@ class Session:
 
     def discard(self, frame: Frame) -> None:
         """Consumes a frame without using it; the slot of a batch is released."""
-        b = frame.batch
-        if b is not None:
+        b, board = frame.batch, self.board
+        if b is not None and board is not None and board.words:
+            board.give_back(b.slot, b.generation, 0)
+            board.others += frame.number > 0
+        elif b is not None:
             self.queue.append(_wire.pack_release(b.slot, b.generation, 0))
         frame.taken = True
         self.flush()
+        if board is not None and board.due():
+            self.tell()
 
     # ---- calls
 

@@ -20,25 +20,41 @@ from ._messages import OpMessage
 from .errors import InvalidError
 
 __all__ = [
+    "AutoAugment",
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "CutMix",
+    "GaussianBlur",
     "Grayscale",
     "HFlip",
+    "MixUp",
     "Normalize",
     "Op",
     "PILToTensor",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomAutocontrast",
+    "RandomEqualize",
+    "RandomErasing",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
     "ToDtype",
     "ToImage",
     "ToTensor",
+    "TrivialAugmentWide",
 ]
 
 Size = int | Sequence[int]
 Range = float | Sequence[float]
+Fill = int | Sequence[int] | None
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -238,6 +254,240 @@ class PILToTensor(Op):
     """Converts to uint8 CHW, values unchanged."""
 
 
+@dataclasses.dataclass(frozen=True)
+class GaussianBlur(Op):
+    """Blurs with a Gaussian kernel.
+
+    Args:
+        kernel_size: an odd number of pixels from 1 to 255, or (width, height).
+        sigma: the standard deviation in pixels, drawn from [low, high], or a number.
+
+    Example:
+        >>> ops.GaussianBlur(23, sigma=(0.1, 2.0))
+    """
+
+    kernel_size: Size
+    sigma: Range = (0.1, 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomRotation(Op):
+    """Rotates by a random angle, counter-clockwise.
+
+    Args:
+        degrees: the angle is drawn from [-x, x] for a number x, or from [low, high].
+        interpolation: "nearest" (default), "bilinear" or "bicubic".
+        expand: True makes the image as large as the rotated one needs; then its size varies.
+        center: (x, y) of the point to rotate about; None is the middle.
+        fill: value of the pixels outside, 0 to 255, or one a channel; None is 0.
+    """
+
+    degrees: Range
+    interpolation: Any = "nearest"
+    expand: bool = False
+    center: Sequence[float] | None = None
+    fill: Fill = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAffine(Op):
+    """Rotates, shifts, scales and shears at random, keeping the centre.
+
+    Args:
+        degrees: as in ``RandomRotation``, but clockwise; 0 does not rotate.
+        translate: largest shift as fractions (of the width, of the height); None does not shift.
+        scale: (low, high) of the factor, 0.001 to 1000; None keeps the scale.
+        shear: degrees below 90: a number x for [-x, x] along x, (low, high), or four bounds for x and y; None: no shear.
+        interpolation: as in ``RandomRotation``.
+        fill: as in ``RandomRotation``.
+        center: as in ``RandomRotation``.
+    """
+
+    degrees: Range
+    translate: Sequence[float] | None = None
+    scale: Sequence[float] | None = None
+    shear: Range | None = None
+    interpolation: Any = "nearest"
+    fill: Fill = 0
+    center: Sequence[float] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAutocontrast(Op):
+    """Stretches every channel to the whole range.
+
+    Args:
+        p: the probability, default 0.5.
+    """
+
+    p: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomEqualize(Op):
+    """Equalizes the histogram of every channel.
+
+    Args:
+        p: the probability, default 0.5.
+    """
+
+    p: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomInvert(Op):
+    """Inverts the values.
+
+    Args:
+        p: the probability, default 0.5.
+    """
+
+    p: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomSolarize(Op):
+    """Inverts the values from a threshold on.
+
+    Args:
+        threshold: 0 to 256.
+        p: the probability, default 0.5.
+    """
+
+    threshold: float
+    p: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPosterize(Op):
+    """Keeps the upper bits of the values.
+
+    Args:
+        bits: how many, 0 to 8.
+        p: the probability, default 0.5.
+    """
+
+    bits: int
+    p: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAdjustSharpness(Op):
+    """Sharpens or smooths.
+
+    Args:
+        sharpness_factor: 0 smooths, 1 changes nothing, 2 sharpens.
+        p: the probability, default 0.5.
+    """
+
+    sharpness_factor: float
+    p: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class RandAugment(Op):
+    """Does a few simple ops of one strength (Cubuk et al. 2019).
+
+    Args:
+        num_ops: how many, 0 to 16.
+        magnitude: their strength, an index below ``num_magnitude_bins``.
+        num_magnitude_bins: how many strengths there are, 2 to 1000.
+        interpolation: as in ``RandomRotation``.
+        fill: as in ``RandomRotation``.
+
+    Example:
+        >>> ops.RandAugment(2, magnitude=9)
+    """
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: Any = "nearest"
+    fill: Fill = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrivialAugmentWide(Op):
+    """Does one simple op of a random strength (Müller, Hutter 2021).
+
+    Args:
+        num_magnitude_bins: how many strengths there are, 2 to 1000.
+        interpolation: as in ``RandomRotation``.
+        fill: as in ``RandomRotation``.
+    """
+
+    num_magnitude_bins: int = 31
+    interpolation: Any = "nearest"
+    fill: Fill = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoAugment(Op):
+    """Does one of 25 learned pairs of simple ops (Cubuk et al. 2018).
+
+    Args:
+        policy: "imagenet" (default), "cifar10" or "svhn", or torchvision's AutoAugmentPolicy.
+        interpolation: as in ``RandomRotation``.
+        fill: as in ``RandomRotation``.
+    """
+
+    policy: Any = "imagenet"
+    interpolation: Any = "nearest"
+    fill: Fill = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomErasing(Op):
+    """Overwrites a random box. Usually the last op, behind ``Normalize``.
+
+    Args:
+        p: the probability, default 0.5.
+        scale: lower and upper bound of the box's area, as a fraction of the image's.
+        ratio: lower and upper bound of the box's height divided by its width.
+        value: what is written: a number, one a channel, or "random" for normal noise. Before ``ToTensor`` and
+            ``Normalize`` the image is uint8, and the numbers are whole, 0 to 255.
+    """
+
+    p: float = 0.5
+    scale: Sequence[float] = (0.02, 0.33)
+    ratio: Sequence[float] = (0.3, 3.3)
+    value: float | Sequence[float] | str = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MixUp(Op):
+    """Mixes every image of a batch with the one before it, and their labels alike; the last op of a recipe.
+
+    Labels become float32 of shape (rows, num_classes). The share is drawn anew for every batch, from (seed, epoch,
+    step, rank) of the job. The Loader mixes when it hands a batch out: nothing mixed is cached or shared between jobs.
+
+    Args:
+        alpha: of the Beta(alpha, alpha) distribution that the share follows.
+        num_classes: how many classes there are.
+
+    Example:
+        >>> [ops.RandomResizedCrop(224), ops.Normalize("imagenet"), ops.MixUp(alpha=0.2, num_classes=1000)]
+    """
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CutMix(Op):
+    """Puts a box of the image before it into every image of a batch, and mixes their labels by its area.
+
+    All else is as in ``MixUp``; images may also be uint8.
+
+    Args:
+        alpha: of the Beta(alpha, alpha) distribution that the share follows.
+        num_classes: how many classes there are.
+    """
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+
 class Compose:
     """A list of ops; nested ones are flattened.
 
@@ -324,6 +574,24 @@ _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
     "ToImage": ("ToImage", ()),
     "ToDtype": ("ToDtype", ("dtype", "scale")),
     "ConvertImageDtype": ("ToDtype", ("dtype",)),
+    "GaussianBlur": ("GaussianBlur", ("kernel_size", "sigma")),
+    "RandomRotation": ("RandomRotation", ("degrees", "interpolation", "expand", "center", "fill")),
+    "RandomAffine": (
+        "RandomAffine",
+        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
+    ),
+    "RandomAutocontrast": ("RandomAutocontrast", ("p",)),
+    "RandomEqualize": ("RandomEqualize", ("p",)),
+    "RandomInvert": ("RandomInvert", ("p",)),
+    "RandomSolarize": ("RandomSolarize", ("threshold", "p")),
+    "RandomPosterize": ("RandomPosterize", ("bits", "p")),
+    "RandomAdjustSharpness": ("RandomAdjustSharpness", ("sharpness_factor", "p")),
+    "RandAugment": ("RandAugment", ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill")),
+    "TrivialAugmentWide": ("TrivialAugmentWide", ("num_magnitude_bins", "interpolation", "fill")),
+    "AutoAugment": ("AutoAugment", ("policy", "interpolation", "fill")),
+    "RandomErasing": ("RandomErasing", ("p", "scale", "ratio", "value")),
+    "MixUp": ("MixUp", ("alpha", "num_classes")),
+    "CutMix": ("CutMix", ("alpha", "num_classes")),
 }
 
 
@@ -355,6 +623,8 @@ def _from_torchvision(t: Any, out: list[OpMessage], depth: int) -> None:
         value = _plain(value, f"{name}.{a}")
         if value is not None:
             args[a] = value
+    if ours == "RandomErasing":
+        args.setdefault("value", "random")  # v2 has None for it
     if ours in ("Resize", "RandomResizedCrop"):
         args["antialias"] = True
     out.append({"name": ours, "args": args})

@@ -86,6 +86,9 @@ class FakeDaemon:
         self.hold = False  # deliver nothing
         self.drained = False  # every epoch is the last one of its job
         self.board = True  # offer one to attachments with images of one size
+        self.words = True  # beside it, release words
+        self.group = 1  # slots that clients are to give back before they tell; 0 = only before they sleep
+        self.told = 0  # WAKE frames from clients
         self.posts = self.wakes = 0
         self.hello_delay = hello_delay
         self.mute = mute  # accept, read, never answer
@@ -254,6 +257,8 @@ class Peer:
         self.job = ""
         self.frames = self.posts = 0
         self.board: int | None = None
+        self.words = 0
+        self.delivered = 0  # batches
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     # ---- frames
@@ -306,7 +311,16 @@ class Peer:
     def handle(self, type_: int, rid: int, payload: bytes) -> None:
         if type_ == 11:
             slot, waited, gen = struct.unpack("<IIQ", payload)
+            if self.words and self.segments[0][self.board]:
+                self.d.violations.append("RELEASE from a client that has release words")
             self.release(slot, gen, waited)
+            return
+        self.collect()
+        if type_ == 18:
+            if not self.words:
+                self.d.violations.append("WAKE from a client without release words")
+            self.d.told += 1
+            self.feed()
             return
         try:
             if type_ == 1:
@@ -384,6 +398,8 @@ class Peer:
         self.mask = (1 << self.slots.bit_length()) - 1
         if self.d.board and not self.ragged:
             self.board, total = total, total + 128 + 64 * (self.mask + 1)
+            if self.d.words:
+                self.words, total = total, total + 32 * self.slots
         fd, m = memfd(total, self.d.name)
         self.segments = {0: m}
         self.slot_segment = [0] * self.slots
@@ -408,6 +424,8 @@ class Peer:
         }
         if self.board is not None:
             answer |= {"board": str(self.board), "posts": self.mask + 1}
+        if self.words:
+            answer["releases"] = str(self.words)
         self.send(7, rid, json.dumps(answer).encode(), fd)
         os.close(fd)
 
@@ -494,6 +512,11 @@ class Peer:
         )
         job["delivered"] += len(ids)
         self.sent += 1
+        self.delivered += 1
+        if self.words:
+            # After `delivered` - `slots` + `group` batches that many are given back, if the client holds none.
+            tell_at = self.delivered - self.slots + self.d.group if self.d.group else 1 << 40
+            struct.pack_into("<Q", self.segments[0], self.board + 8, max(0, tell_at))
         if not bad and self.board is not None and self.segments[0][self.board] == 1:
             self.post(slot, len(ids))
         else:
@@ -536,7 +559,19 @@ class Peer:
             os.close(fd)
         return self.segments[self.slot_segment[slot]], 0, self.slot_bytes
 
-    def release(self, slot: int, gen: int, waited: int) -> None:
+    def collect(self) -> None:
+        """Takes what was given back in release words."""
+        if not self.words:
+            return
+        for slot in range(self.slots):
+            with self.d.lock:
+                at, waited, _zero, gen = struct.unpack_from("<QIIQ", self.segments[0], self.words + 32 * slot)
+                if not self.leased[slot] or gen != self.generation[slot]:
+                    continue
+                assert 0 < at <= time.monotonic_ns(), at
+                self.release(slot, gen, waited, feed=False)
+
+    def release(self, slot: int, gen: int, waited: int, feed: bool = True) -> None:
         with self.d.lock:
             self.d.releases.append((slot, gen, waited))
             if not self.leased[slot] and self.generation[slot] == gen:
@@ -553,7 +588,8 @@ class Peer:
                 m[slot * self.slot_bytes : (slot + 1) * self.slot_bytes] = bytes([POISON]) * self.slot_bytes
             else:
                 m[:] = bytes([POISON]) * len(m)
-        self.feed()
+        if feed:
+            self.feed()
 
 
 def main() -> None:

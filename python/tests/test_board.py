@@ -42,6 +42,7 @@ def test_a_processor_that_reorders_loads_gets_frames(load, daemon, monkeypatch):
     from larder import _board
 
     monkeypatch.setattr(_board, "_ORDERED", False)
+    daemon.words = False  # nor can it use release words
     loader = load("fake:43", batch_size=4, transform=CROP, return_index=True)
     assert [i for b in loader for i in check(b)] == list(range(43))
     assert daemon.posts == 0
@@ -58,7 +59,7 @@ def test_a_ready_batch_costs_no_system_call(load, daemon, monkeypatch):
     for _ in range(6):  # every slot was released once
         check(next(it))
     s = loader._shared.resources.session
-    s.flush()
+    s.tell()
     eventually(lambda: daemon.posts == 6 + 4)
     taken = s.board.head
 
@@ -112,7 +113,7 @@ def test_a_rank_that_was_taken_over_uses_nothing_that_is_posted(load, daemon):
     it = iter(loader)
     for _ in range(6):
         check(next(it))
-    loader._shared.resources.session.flush()
+    loader._shared.resources.session.tell()
     eventually(lambda: daemon.posts == 10)
     daemon.gone(loader.job, "STALE", "another client has the rank")
     with pytest.raises(larder.StaleError, match="another client"):
@@ -124,7 +125,7 @@ def test_what_is_posted_before_an_ordinary_end_is_used(load, daemon):
     it = iter(loader)
     for _ in range(6):
         batch = next(it)
-    loader._shared.resources.session.flush()
+    loader._shared.resources.session.tell()
     eventually(lambda: daemon.posts == 9)
     daemon.gone(loader.job, "JOB_ENDED", "killed")
     for n in range(3):

@@ -192,11 +192,14 @@ def test_skip_keeps_the_number_of_batches_equal(real, tmp_path):
                 assert zero[1] + one[1] == 40 - len(bad)
 
 
-def test_an_object_store_is_refused_with_what_works(real):
-    with pytest.raises(larder.InvalidError, match="object stores are not built yet") as e:
-        real("s3://bucket/train", batch_size=4)
+def test_a_store_that_is_not_built_is_refused_with_what_works(real):
+    with pytest.raises(larder.InvalidError, match="the scheme az is not built") as e:
+        real("az://container/train", batch_size=4)
     assert "mount it as a folder" in e.value.hint
     assert "did you mean" not in str(e.value)
+    with pytest.raises(larder.InvalidError, match="holds a user name or a secret") as e:
+        real("imagefolder:s3://AKIA:abc/def@bucket/train", batch_size=4)
+    assert "abc/def" not in str(e.value)
 
 
 def test_a_file_that_changed_says_refresh(real, server, folder):

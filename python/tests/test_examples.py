@@ -55,6 +55,26 @@ def test_torch_train_learns_and_shares(server, torch):
     assert decodes <= 240 * 1.02
 
 
+@pytest.mark.parametrize(
+    ("name", "needs", "given", "made"),
+    [
+        ("torchvision_folder", ["torchvision", "PIL"], 960, 240),
+        ("image_and_mask", [], 960, 240),
+        ("audio_windows", ["torch"], 360, 120),
+        ("tokens", ["datasets", "tokenizers"], 1600, 400),
+        ("table_rows", ["pandas", "pyarrow"], 2400, 600),
+    ],
+)
+def test_datasets_in_python_are_shared(server, monkeypatch, name, needs, given, made):
+    for package in needs:
+        pytest.importorskip(package)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # torchvision_folder is said to need no workers
+    text = run(server, str(EXAMPLES / "python_datasets" / f"{name}.py"))
+    assert text.count(", epoch ") == 4, text
+    samples, items = map(int, re.findall(r"(\d+) samples from (\d+) items", text)[0])
+    assert (samples, items) == (given, made), text
+
+
 def test_torch_train_without_torch_says_so():
     script = str(EXAMPLES / "torch_train.py")
     code = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({script!r}, run_name='__main__')"

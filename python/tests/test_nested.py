@@ -2,107 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import random
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from larder import _nested, _record
+from larder._batches import Batches
 from larder.errors import InvalidError
+from structures import TENSOR, equal, sample
 
 torch = pytest.importorskip("torch")
-
-
-class Point(NamedTuple):
-    x: Any
-    y: Any
-
-
-class Tuple(tuple):
-    pass
-
-
-class Names(collections.UserDict):
-    pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
     image: Any
     name: str
-
-
-NUMPY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-TENSOR = (*NUMPY, "bfloat16")
-
-
-def array(r: random.Random, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    words = np.array([r.getrandbits(16) for _ in range(int(np.prod(shape)))], np.uint16).reshape(shape)
-    return np.asarray(words % 2 if dtype == "bool" else words % 100).astype(dtype)
-
-
-def tensor(r: random.Random, dtype: str, shape: tuple[int, ...]) -> Any:
-    return torch.from_numpy(array(r, "float32", shape)).to(getattr(torch, dtype))
-
-
-def leaf(r: random.Random) -> Any:
-    """A function that makes values of one type and shape."""
-    shape = tuple(r.randrange(4) for _ in range(r.randrange(4)))
-    kind = r.choice(["tensor", "ndarray", "numpy", "int", "float", "bool", "str", "bytes", "ints", "floats", "bools"])
-    dtype, n = r.choice(TENSOR if kind == "tensor" else NUMPY), r.randrange(1, 4)
-    return {
-        "tensor": lambda: tensor(r, dtype, shape),
-        "ndarray": lambda: array(r, dtype, shape),
-        "numpy": lambda: array(r, dtype, (1,))[0],
-        "int": lambda: r.randrange(-(1 << 63), 1 << 63),
-        "float": r.random,
-        "bool": lambda: r.random() < 0.5,
-        "str": lambda: r.choice(["", "é", "long " * 30]),
-        "bytes": lambda: r.randbytes(r.randrange(200)),
-        "ints": lambda: [r.randrange(1000) for _ in range(n)],
-        "floats": lambda: [r.random() for _ in range(n)],
-        "bools": lambda: [r.random() < 0.5 for _ in range(n)],
-    }[kind]
-
-
-def sample(r: random.Random, depth: int = 0) -> Any:
-    """A function that makes samples of one structure."""
-    if depth > 2 or (depth and r.random() < 0.5):
-        return leaf(r)
-    parts = [sample(r, depth + 1) for _ in range(r.randrange(5))]
-    keys = r.sample(["a", "b.c", "", 0, 1.5, "[x]", None], k=len(parts))
-    made = {
-        "tuple": lambda: tuple(p() for p in parts),
-        "list": lambda: [p() for p in parts],
-        "dict": lambda: {k: p() for k, p in zip(keys, parts, strict=True)},
-        "ordered": lambda: collections.OrderedDict((k, p()) for k, p in zip(keys, parts, strict=True)),
-        "user": lambda: Names({k: p() for k, p in zip(keys, parts, strict=True)}),
-        "deque": lambda: collections.deque(p() for p in parts),
-        "tuples": lambda: Tuple(p() for p in parts),
-        "point": lambda: Point(parts[0](), parts[1]()),
-    }
-    if len(parts) < 2:
-        made.pop("point")
-    return made[r.choice(sorted(made))]
-
-
-def equal(a: Any, b: Any) -> bool:
-    """The same types all the way down, dtypes, and bits."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        return bool(torch.equal(a.contiguous().view(-1), b.contiguous().view(-1)))
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    if isinstance(a, collections.abc.Mapping):
-        return list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple | collections.deque):
-        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b) and (not isinstance(a, np.generic) or a.dtype == b.dtype)
 
 
 def through(made: Any, structure: _nested.Structure) -> list[Any]:
@@ -122,6 +39,10 @@ def columns(rows: list[list[Any]]) -> list[Any]:
     return out
 
 
+def batches(structure: _nested.Structure) -> Batches:
+    return Batches(structure, {}, torch=True, plain=True, ragged=None, collate=None, index=False)
+
+
 @pytest.mark.parametrize("seed", range(400))
 def test_batches_are_those_of_default_collate(seed):
     r = random.Random(seed)
@@ -136,7 +57,7 @@ def test_batches_are_those_of_default_collate(seed):
         assert equal(a, b), (a, b)
     got = columns(rows)
     want = torch.utils.data.default_collate(items)
-    assert equal(_nested.batch(got, structure), want), (structure.text, want)
+    assert equal(batches(structure).make(got, len(items)), want), (structure.text, want)
     for a, b in zip(items, _nested.samples(got, structure.text, len(items)), strict=True):
         assert equal(a, b), (a, b)
 
@@ -244,8 +165,8 @@ def test_a_dataclass_comes_back_and_has_no_default_batch():
     assert type(again) is Scan
     assert again.name == "s"
     assert (again.image == scan.image).all()
-    with pytest.raises(InvalidError, match="dataclass, which default_collate refuses"):
-        _nested.batch([np.zeros((1, 2, 3)), ["s"]], structure)
+    with pytest.raises(InvalidError, match="dataclass, which torch.s default_collate refuses"):
+        batches(structure).make([np.zeros((1, 2, 3)), ["s"]], 1)
 
 
 def test_a_class_that_is_not_imported_is_not_imported():
@@ -260,8 +181,8 @@ def test_a_class_that_is_not_imported_is_not_imported():
 
 def test_rows_of_different_shapes_say_what_ragged_does():
     structure = _nested.flatten({"x": np.zeros(3)})[1]
-    with pytest.raises(InvalidError, match="field x: samples of a batch have the shapes"):
-        _nested.batch([[np.zeros(3), np.zeros(4)]], structure)
+    with pytest.raises(InvalidError, match="field x: the samples of a batch have the shapes"):
+        batches(structure).make([[np.zeros(3), np.zeros(4)]], 2)
 
 
 def test_arrays_that_torch_refuses_are_taken():
@@ -270,5 +191,11 @@ def test_arrays_that_torch_refuses_are_taken():
         (value,) = through(item, _nested.flatten(item)[1])
         assert value.tolist() == item.tolist()
         assert value.flags.c_contiguous
+    imaginary = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert imaginary.is_neg()
+    structure = _nested.flatten(torch.zeros(2))[1]
+    assert through(imaginary, structure)[0].tolist() == [-2, 4]
+    with pytest.raises(InvalidError, match="sparse or quantized"):
+        _nested.leaves(torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.quint8), structure)
     grad = torch.ones(2, requires_grad=True)
     assert through(grad, _nested.flatten(grad)[1])[0].tolist() == [1, 1]

@@ -103,8 +103,36 @@ def test_torchvision_objects(transforms, torch):
     assert out["Grayscale"] == {"num_output_channels": 3} and out["PILToTensor"] == {} == out["ToTensor"]
     assert out["ToDtype"] == {"dtype": "float32"}
     assert out["Normalize"] == {"mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}
-    with pytest.raises(larder.InvalidError, match="torchvision's RandomErasing has no counterpart"):
-        recipe([t.RandomErasing()])
+    with pytest.raises(larder.InvalidError, match="torchvision's RandomPerspective has no counterpart"):
+        recipe([t.RandomPerspective()])
     with pytest.raises(larder.InvalidError, match="cannot run in the daemon"):
         recipe([torch.nn.Identity()])
     assert recipe(ops.Resize(9, interpolation=t.InterpolationMode.NEAREST))[0]["args"]["interpolation"] == "nearest"
+
+
+def test_torchvision_objects_of_training_scripts(transforms):
+    """Every argument comes over, and what torchvision draws from is what larder's op of the same arguments has."""
+    t, bicubic = transforms, transforms.InterpolationMode.BICUBIC
+    for theirs, ours in (
+        (t.GaussianBlur(5, 0.7), ops.GaussianBlur((5, 5), (0.7, 0.7))),
+        (t.GaussianBlur((3, 9)), ops.GaussianBlur((3, 9))),
+        (t.RandomRotation(30, bicubic, True, (1, 2), 7), ops.RandomRotation((-30.0, 30.0), "bicubic", True, (1, 2), 7)),
+        (
+            t.RandomAffine(9, (0.1, 0.2), (0.5, 2), (1, 2, 3, 4), fill=(1, 2, 3), center=(4, 5)),
+            ops.RandomAffine((-9.0, 9.0), (0.1, 0.2), (0.5, 2), (1.0, 2.0, 3.0, 4.0), "nearest", (1, 2, 3), (4, 5)),
+        ),
+        (t.RandomAutocontrast(0.1), ops.RandomAutocontrast(0.1)),
+        (t.RandomEqualize(0.2), ops.RandomEqualize(0.2)),
+        (t.RandomInvert(0.3), ops.RandomInvert(0.3)),
+        (t.RandomSolarize(128, 0.4), ops.RandomSolarize(128, 0.4)),
+        (t.RandomPosterize(3, 0.6), ops.RandomPosterize(3, 0.6)),
+        (t.RandomAdjustSharpness(2, 0.7), ops.RandomAdjustSharpness(2, 0.7)),
+        (t.RandAugment(3, 7, 11, bicubic, [1, 2, 3]), ops.RandAugment(3, 7, 11, "bicubic", (1, 2, 3))),
+        (t.TrivialAugmentWide(9), ops.TrivialAugmentWide(9)),
+        (t.AutoAugment(t.AutoAugmentPolicy.SVHN), ops.AutoAugment("svhn")),
+        (t.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), "random"), ops.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), "random")),
+    ):
+        assert recipe(theirs) == recipe(ours)
+    noise = t.RandomErasing()
+    noise.value = None  # as v2 keeps "random"
+    assert recipe(noise)[0]["args"]["value"] == "random"

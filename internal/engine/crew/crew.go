@@ -49,6 +49,7 @@ type Crew struct {
 		fresh   []*Worker      // that may have room for a task, for the feeder
 		added   []*task        // for the feeder
 		dropped []*task        // for the feeder to answer: whoever drops them must not wait
+		judged  map[*task]func() bool // tasks of workers that ended, until judge says whether that counts
 		copies  map[coordinator.FlightID]copied
 		held    map[fit]int64 // bytes of copies
 		spare   [][]byte
@@ -96,6 +97,7 @@ func New(cfg Config) *Crew {
 	c.mu.queues = map[fit]*queue{}
 	c.mu.copies = map[coordinator.FlightID]copied{}
 	c.mu.held = map[fit]int64{}
+	c.mu.judged = map[*task]func() bool{}
 	return c
 }
 
@@ -111,6 +113,11 @@ func (c *Crew) Stop() {
 		drop = append(drop, c.mu.queues[f].all()...)
 	}
 	drop = append(append(drop, c.mu.added...), c.mu.dropped...)
+	for t, stop := range c.mu.judged { // order-free: all of them are dropped
+		stop()
+		drop = append(drop, t)
+	}
+	c.mu.judged = map[*task]func() bool{}
 	c.mu.queues, c.mu.order, c.mu.added = map[fit]*queue{}, nil, nil
 	c.mu.Unlock()
 	c.wake.Broadcast()

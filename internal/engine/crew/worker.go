@@ -249,7 +249,7 @@ func (w *Worker) late(id uint64, after time.Duration) {
 	}
 	c.mu.stats.Late++
 	c.mu.Unlock()
-	w.end(fmt.Sprintf("worker %d (pid %d) worked on it for more than %v (sample_timeout)", w.id, w.pid, after))
+	w.end(fmt.Sprintf("worker %d (pid %d) worked on it for more than %v (sample_timeout)", w.id, w.pid, after), true)
 	w.out.Gone(errs.New(errs.Unavailable, "worker", "raise sample_timeout, or find out where the sample hangs",
 		"worker %d of pid %d did not answer within %v and lost its tasks", w.id, w.pid, after))
 }
@@ -260,7 +260,7 @@ func (w *Worker) Close(clean bool) {
 	if clean {
 		why = ""
 	}
-	if n := w.end(why); n > 0 && !clean {
+	if n := w.end(why, false); n > 0 && !clean {
 		w.c.mu.Lock()
 		w.c.mu.stats.Deaths++
 		w.c.mu.Unlock()
@@ -270,9 +270,9 @@ func (w *Worker) Close(clean bool) {
 	w.memory.Release()
 }
 
-// end takes the worker's tasks back, once; why blames the oldest one, unless it is empty. It returns how many there
-// were.
-func (w *Worker) end(why string) int {
+// end takes the worker's tasks back, once; why blames the oldest one, unless it is empty: at once when that is certain,
+// else as judge finds. It returns how many there were.
+func (w *Worker) end(why string, certain bool) int {
 	c := w.c
 	c.mu.Lock()
 	if w.closed {
@@ -293,10 +293,13 @@ func (w *Worker) end(why string) int {
 	w.held = nil
 	c.mu.Unlock()
 	for i, h := range back {
-		if i == 0 && why != "" {
-			c.again(w, h.t, why, true)
-		} else {
+		switch {
+		case i > 0 || why == "":
 			c.again(w, h.t, "", false)
+		case certain:
+			c.again(w, h.t, why, true)
+		default:
+			c.judge(w, h.t, why)
 		}
 	}
 	w.input.Release()

@@ -43,6 +43,7 @@ type column struct{ at, size int64 }
 
 // place is where a field of records lies: its values, or its table of entries where it is ragged.
 type place struct {
+	field  *record.Field
 	at     int64
 	size   int64 // of one row, in values or in the table
 	ragged bool
@@ -52,9 +53,17 @@ type place struct {
 func (l *Layout) Bytes() int64 {
 	n := l.SlotBytes * int64(l.Slots)
 	if l.Board != 0 {
-		n += align(wire.BoardBytes(l.Posts), pageSize)
+		n += align(wire.BoardBytes(l.Posts)+wire.ReleaseBytes(l.Slots), pageSize)
 	}
 	return n
+}
+
+// Releases is where the release words lie in segment 0: behind the board; 0 = there are none.
+func (l *Layout) Releases() int64 {
+	if l.Board == 0 {
+		return 0
+	}
+	return l.Board + wire.BoardBytes(l.Posts)
 }
 
 func align(n, to int64) int64 { return (n + to - 1) / to * to }
@@ -118,7 +127,7 @@ func NewRecordLayout(s *record.Schema, batch, slots int, guess int64) Layout {
 	at := int64(0)
 	for i := range s.Fields {
 		f := &s.Fields[i]
-		p, out := place{at: at, size: f.Size(), ragged: !f.Dense()}, &larderv1.Field{Name: f.Name,
+		p, out := place{field: f, at: at, size: f.Size(), ragged: !f.Dense()}, &larderv1.Field{Name: f.Name,
 			Dtype: f.DType.String(), Offset: uint64(at), Kind: f.Kind.String(), Ragged: !f.Dense()}
 		if p.ragged {
 			l.ragged = true

@@ -229,6 +229,8 @@ func TestRecordsThatDoNotFit(t *testing.T) {
 	for _, v := range []record.View{
 		encode(s.Fields[:1], number),
 		encode([]record.Field{s.Fields[1], s.Fields[1]}, record.Content{}, record.Content{}),
+		encode([]record.Field{{Name: "a", Kind: record.Scalar, DType: record.Float64}, s.Fields[1]}, number,
+			record.Content{}),
 		encode([]record.Field{s.Fields[0], {Name: "b", Kind: record.Array, DType: record.Uint8, Shape: []int64{1, 1}}},
 			number, record.Content{Dims: []int64{1, 1}, Data: []byte{1}}),
 	} {

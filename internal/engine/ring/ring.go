@@ -49,6 +49,7 @@ type Ring struct {
 	seg    *shm.Segment
 	made   time.Time
 	waited []atomic.Int64 // by slot, see noteWait; nanoseconds
+	given  *releases      // nil: the ring has no board
 
 	users  atomic.Int32
 	failed atomic.Bool
@@ -88,6 +89,7 @@ func New(cfg Config) (*Ring, error) {
 	if r.Ragged() {
 		r.mu.slots = make([]raggedSlot, r.Slots)
 	}
+	r.given = newReleases(r)
 	r.users.Store(1)
 	return r, nil
 }
@@ -164,8 +166,7 @@ func (r *Ring) Put(slot, row int, label, index int64) {
 func (r *Ring) Push(d coordinator.Deliver) {
 	r.mu.Lock()
 	if r.isWhole(&d) && len(r.mu.queue) == 0 && !r.mu.busy && !r.mu.closed {
-		r.noteWait(d.Slot)
-		r.cfg.Sink.Batch(r.batch(&d))
+		r.hand(r.batch(&d))
 		r.mu.Unlock()
 		return
 	}
@@ -252,7 +253,13 @@ func (r *Ring) deliver(x coordinator.Deliver) {
 	} else {
 		r.compact(x)
 	}
-	r.noteWait(x.Slot)
+	r.hand(b)
+}
+
+// hand gives a batch to the session.
+func (r *Ring) hand(b session.Batch) {
+	waits := r.noteWait(int(b.Slot))
+	r.given.lease(int(b.Slot), b.Gen, int(b.Step), waits)
 	r.cfg.Sink.Batch(b)
 }
 

@@ -86,6 +86,16 @@ func (s *Set) Hold(k Key) *Ring {
 	return r
 }
 
+// Collect appends the slots that clients gave back in release words since the last time, of all rings.
+func (s *Set) Collect(dst []Given) []Given {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, r := range s.mu.rings { // order-free: clients give slots back in any order
+		dst = r.collect(k, dst)
+	}
+	return dst
+}
+
 // Len counts the rings.
 func (s *Set) Len() int {
 	s.mu.Lock()

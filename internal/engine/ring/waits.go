@@ -3,8 +3,6 @@ package ring
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"larder/internal/session/wire"
 )
 
@@ -18,11 +16,11 @@ func (r *Ring) WaitNow() (d time.Duration, known bool) {
 	if !open || since == 0 {
 		return 0, open
 	}
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+	now := monotonic()
+	if now == 0 {
 		return 0, false
 	}
-	d = time.Duration(ts.Nano() - since)
+	d = time.Duration(now - since)
 	if d < 0 || d > time.Since(r.made) {
 		return 0, false // the client has another clock, or writes what it likes
 	}
@@ -30,11 +28,13 @@ func (r *Ring) WaitNow() (d time.Duration, known bool) {
 }
 
 // noteWait keeps how long the client has waited for a batch that is about to be handed over: the client itself
-// reports it only when it releases the slot.
-func (r *Ring) noteWait(slot int) {
-	if d, known := r.WaitNow(); known {
+// reports it only when it releases the slot. It returns whether the client waits, as far as is known.
+func (r *Ring) noteWait(slot int) bool {
+	d, known := r.WaitNow()
+	if known {
 		r.waited[slot].Store(int64(d))
 	}
+	return d > 0
 }
 
 // Reported forgets the wait for the batch in a slot: the client has reported it. A slot that does not exist is ignored.

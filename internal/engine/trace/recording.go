@@ -274,7 +274,7 @@ func (r *recording) event(ev coordinator.Event) {
 	case coordinator.Released:
 		r.Lock()
 		defer r.Unlock()
-		k, now := ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}, time.Now()
+		k, now := ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}, time.Now().Add(-x.Ago)
 		if last, ok := r.steps[k]; ok {
 			r.job(x.Job).step.add(max(0, now.Sub(last)-x.Waited).Seconds())
 		}

@@ -160,8 +160,9 @@ type piece struct {
 	together int32 // workers that computed then
 }
 
-// measureEvery is of how many samples that are decoded in place one is measured.
-const measureEvery = 32
+// measureEvery is of how many samples that are decoded in place one is measured. It costs half as much again as the
+// others: 0.4 % of the work in all.
+const measureEvery = 128
 
 // due reports whether the next sample that is decoded in place must be measured: decoding and augmenting apart,
 // which costs more than both in one.

@@ -424,7 +424,7 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 			r.Shape(x, img.H, img.W, img.C)
 		}
 	case x.From.Key.Form == ident.Augmented:
-		err = w.prep.Finish(j.Recipe, src, r.Image(x.Slot, x.Row))
+		err = w.prep.Finish(j.Recipe, src, j.key(x.Object, x.Seed, x.Instance), r.Image(x.Slot, x.Row))
 	default:
 		err = w.prep.AugmentInto(j.Recipe, src, j.key(x.Object, x.Seed, x.Instance), r.Image(x.Slot, x.Row))
 	}

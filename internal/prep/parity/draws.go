@@ -19,7 +19,8 @@ const (
 // CompareDraws draws the parameters of every random op of r on both sides, with fixed seeds, and adds their distances.
 func (t *Torch) CompareDraws(rep *Report, r *prep.Recipe) error {
 	for i, o := range r.Ops() {
-		if o.Name == "Resize" || o.Name == "CenterCrop" || o.Name == "Grayscale" || !isImageOp(o.Name) {
+		switch o.Name {
+		case "Resize", "CenterCrop", "Grayscale", "ToDtype", "Normalize", "MixUp", "CutMix":
 			continue
 		}
 		var q struct {
@@ -61,11 +62,21 @@ func (t *Torch) CompareDraws(rep *Report, r *prep.Recipe) error {
 	return nil
 }
 
+// autoOps are the ops of RandAugment and its kin, in the order of parity.py.
+var autoOps = []string{
+	"Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness",
+	"Posterize", "Solarize", "AutoContrast", "Equalize", "Invert",
+}
+
 func ourDraws(r *prep.Recipe, op int) map[string][]float64 {
 	cols := map[string][]float64{}
 	for s := range drawCount {
 		p := r.Params(op, prep.RandKey{Seed: drawSeed, Instance: uint32(s % 5), Sample: uint64(s)}, drawWidth, drawHeight)
+		done, _ := p["apply"].(bool)
 		for name, v := range p {
+			if _, boxed := p["top"]; boxed && p["apply"] != nil && !done && name != "apply" {
+				continue // there is no box
+			}
 			switch v := v.(type) {
 			case int:
 				cols[name] = append(cols[name], float64(v))
@@ -83,6 +94,17 @@ func ourDraws(r *prep.Recipe, op int) map[string][]float64 {
 					code += o << (2 * k)
 				}
 				cols[name] = append(cols[name], float64(code))
+			case []string:
+				cols["count"] = append(cols["count"], float64(len(v)))
+				for k, op := range v[:min(len(v), 4)] {
+					col := fmt.Sprintf("op%d", k)
+					cols[col] = append(cols[col], float64(slices.Index(autoOps, op)))
+				}
+			case []float64:
+				for k, m := range v[:min(len(v), 4)] {
+					col := fmt.Sprintf("magnitude%d", k)
+					cols[col] = append(cols[col], m)
+				}
 			}
 		}
 	}
@@ -96,6 +118,9 @@ func derive(c map[string][]float64) map[string][]float64 {
 		return c
 	}
 	d := map[string][]float64{}
+	if apply := c["apply"]; len(apply) > 0 {
+		d["apply"] = apply
+	}
 	for i := range w {
 		d["area"] = append(d["area"], w[i]*h[i])
 		d["ratio"] = append(d["ratio"], w[i]/h[i])

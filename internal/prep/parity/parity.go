@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"larder/internal/errs"
@@ -239,12 +240,22 @@ func oneChannel(r *prep.Recipe) bool {
 	return false
 }
 
-func isImageOp(name string) bool { return name != "ToDtype" && name != "Normalize" }
+// cast is the index of the ToDtype among canonical ops: what is before it works on uint8.
+func cast(ops []prep.OpSpec) int {
+	return slices.IndexFunc(ops, func(o prep.OpSpec) bool { return o.Name == "ToDtype" })
+}
+
+// onBatches says that an op mixes whole batches, which is not compared here.
+func onBatches(o prep.OpSpec) bool { return o.Name == "MixUp" || o.Name == "CutMix" }
 
 // stages runs r op by op: the k-th result is that of a recipe of the first k ops, so it comes out of the same code as
 // that of the whole. bad is what larder has against the file.
 func (t *Torch) stages(r *prep.Recipe, enc []byte, key prep.RandKey) (stages []stage, data [][]byte, bad, err error) {
 	ops := r.Ops()
+	if n := len(ops) - 1; onBatches(ops[n]) {
+		ops = ops[:n]
+	}
+	tail := cast(ops)
 	for i := range ops {
 		if ops[i].Name == "Grayscale" { // between ops an image has three channels
 			ops[i].Args["num_output_channels"] = 3.0
@@ -257,7 +268,7 @@ func (t *Torch) stages(r *prep.Recipe, enc []byte, key prep.RandKey) (stages []s
 		list := append(append([]prep.OpSpec{}, ops[:k]...), raw)
 		if k > 0 {
 			s.Name, s.Args = ops[k-1].Name, ops[k-1].Args
-			s.Image = isImageOp(s.Name)
+			s.Image = k-1 < tail
 			s.Params = r.Params(k-1, key, w, h)
 			if !s.Image {
 				if r.Output().Ragged {

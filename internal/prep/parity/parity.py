@@ -15,6 +15,7 @@ import torch
 import torchvision
 from PIL import Image
 from torchvision import transforms as T
+from torchvision.transforms import autoaugment as A
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import InterpolationMode as M
 
@@ -30,7 +31,57 @@ def jitter(img, p):
     return img
 
 
-def apply(img, name, a, p):
+AUTO = ("RandAugment", "TrivialAugmentWide", "AutoAugment")
+AUTO_OPS = ("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast",
+            "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert")
+CHANCE = {
+    "RandomAutocontrast": lambda img, a: F.autocontrast(img),
+    "RandomEqualize": lambda img, a: F.equalize(img),
+    "RandomInvert": lambda img, a: F.invert(img),
+    "RandomSolarize": lambda img, a: F.solarize(img, a["threshold"]),
+    "RandomPosterize": lambda img, a: F.posterize(img, int(a["bits"])),
+    "RandomAdjustSharpness": lambda img, a: F.adjust_sharpness(img, a["sharpness_factor"]),
+}
+
+
+def erased(img, a, p, got):
+    """RandomErasing of a tensor or, as torchvision v2 has it, of a PIL image."""
+    if not p["apply"]:
+        return img
+    pil = isinstance(img, Image.Image)
+    t = F.pil_to_tensor(img) if pil else img
+    top, left, h, w = p["top"], p["left"], p["height"], p["width"]
+    if a["value"] == "random":  # the noise is drawn: it is larder's
+        v = torch.from_numpy(got[:, top:top + h, left:left + w].copy())
+    else:
+        v = torch.tensor(a["value"])[:, None, None]
+    t = F.erase(t, top, left, h, w, v)
+    if not pil:
+        return t
+    return Image.fromarray(t[0].numpy() if len(t) == 1 else t.permute(1, 2, 0).numpy())
+
+
+def more(img, name, a, p):
+    fill = [int(v) for v in a["fill"]] if "fill" in a else None
+    if fill and isinstance(img, Image.Image) and img.mode == "L":
+        fill = fill[:1]
+    if name == "GaussianBlur":
+        return F.gaussian_blur(img, [int(v) for v in a["kernel_size"]], [p["sigma"], p["sigma"]])
+    if name == "RandomRotation":
+        return F.rotate(img, p["angle"], M(a["interpolation"]), a["expand"], a["center"], fill)
+    if name == "RandomAffine":
+        return F.affine(img, p["angle"], (p["translate_x"], p["translate_y"]), p["scale"], (p["shear_x"], p["shear_y"]),
+                        M(a["interpolation"]), fill, center=a["center"])
+    if name in CHANCE:
+        return CHANCE[name](img, a) if p["apply"] else img
+    if name in AUTO:
+        for op, magnitude in zip(p["ops"], p["magnitudes"], strict=True):
+            img = A._apply_op(img, op, magnitude, M(a["interpolation"]), fill)
+        return img
+    raise ValueError("no op " + name)
+
+
+def apply(img, name, a, p, got=None):
     if name == "Resize":
         size = a["size"]
         size = [int(v) for v in size] if isinstance(size, list) else int(size)
@@ -54,7 +105,9 @@ def apply(img, name, a, p):
         return F.to_tensor(img) if a["scale"] else F.pil_to_tensor(img).float()
     if name == "Normalize":
         return T.Normalize(a["mean"], a["std"])(img)
-    raise ValueError("no op " + name)
+    if name == "RandomErasing":
+        return erased(img, a, p, got)
+    return more(img, name, a, p)
 
 
 def array(img, stage):
@@ -63,6 +116,11 @@ def array(img, stage):
     if isinstance(img, Image.Image):
         return a if a.ndim == 3 else a[:, :, None]
     return a.transpose(1, 2, 0) if stage["layout"] == "HWC" else a
+
+
+def planes(a, stage):
+    """An array in the order of a tensor."""
+    return a.transpose(2, 0, 1) if stage["layout"] == "HWC" else a
 
 
 def difference(op, got, img, stage):
@@ -87,7 +145,10 @@ def case(c, read):
     whole, img = first, first
     for i, s in enumerate(c["stages"][1:], 1):
         if s["image"]:  # the op alone: from what larder had before it
-            img = apply(Image.fromarray(got[i - 1]), s["name"], s["args"], s["params"])
+            try:
+                img = apply(Image.fromarray(got[i - 1]), s["name"], s["args"], s["params"], planes(got[i], s))
+            except Exception as e:
+                return {"rows": [*rows, {"op": s["name"], "error": f"torchvision fails: {e}"}]}
             rows.append(difference(s["name"], got[i], img.convert("RGB"), s))
             img = Image.fromarray(got[i])
             if c["grey"] and s["name"] == "Grayscale":
@@ -98,10 +159,10 @@ def case(c, read):
             if i == 1 or c["stages"][i - 1]["image"]:
                 img = Image.fromarray(np.ascontiguousarray(got[i - 1][:, :, 0])) if c["grey"] else Image.fromarray(
                     got[i - 1])
-            img = apply(img, s["name"], s["args"], s["params"])
+            img = apply(img, s["name"], s["args"], s["params"], planes(got[i], s))
             rows.append(difference(s["name"], got[i], img, s))
         args = dict(s["args"], num_output_channels=1) if c["grey"] and s["name"] == "Grayscale" else s["args"]
-        whole = apply(whole, s["name"], args, s["params"])
+        whole = apply(whole, s["name"], args, s["params"], planes(got[i], s))
     last = c["stages"][-1]
     if last["image"] and isinstance(whole, Image.Image):
         whole = whole.convert("RGB")
@@ -131,7 +192,61 @@ def draws(d):
                 if v is not None:
                     cols[k].append(float(v))
         return {k: v for k, v in cols.items() if v}
+    return more_draws(d, a, n, w, h)
+
+
+def more_draws(d, a, n, w, h):
+    name = d["name"]
+    if name == "GaussianBlur":
+        return {"sigma": [T.GaussianBlur.get_params(*a["sigma"]) for _ in range(n)]}
+    if name == "RandomRotation":
+        return {"angle": [T.RandomRotation.get_params(a["degrees"]) for _ in range(n)]}
+    if name == "RandomAffine":
+        cols = {k: [] for k in ("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y")}
+        for _ in range(n):
+            ranges = [a[k] for k in ("degrees", "translate", "scale", "shear")]
+            angle, t, scale, shear = T.RandomAffine.get_params(*ranges, [w, h])
+            for k, v in zip(cols, (angle, *t, scale, *shear), strict=True):
+                cols[k].append(float(v))
+        return cols
+    if name in CHANCE:
+        return {"apply": [float(torch.rand(1) < a["p"]) for _ in range(n)]}
+    if name == "RandomErasing":
+        cols, img = {k: [] for k in ("apply", "top", "left", "height", "width")}, torch.zeros(1, h, w)
+        for _ in range(n):
+            box = T.RandomErasing.get_params(img, a["scale"], a["ratio"], [0.0]) if torch.rand(1) < a["p"] else None
+            done = box is not None and box[4] is not img
+            cols["apply"].append(float(done))
+            for k, v in zip(("top", "left", "height", "width"), box[:4] if done else (), strict=False):
+                cols[k].append(float(v))
+        return cols
+    if name in AUTO:
+        return auto_draws(name, a, n, Image.new("RGB", (w, h)))
     return {}
+
+
+def auto_draws(name, a, n, img):
+    fixed = {"interpolation": M(a["interpolation"]), "fill": None}
+    if name == "AutoAugment":
+        t = T.AutoAugment(T.AutoAugmentPolicy(a["policy"]), **fixed)
+    elif name == "RandAugment":
+        t = T.RandAugment(int(a["num_ops"]), int(a["magnitude"]), int(a["num_magnitude_bins"]), **fixed)
+    else:
+        t = T.TrivialAugmentWide(int(a["num_magnitude_bins"]), **fixed)
+    drawn, kept = [], A._apply_op
+    A._apply_op = lambda img, op, magnitude, **_: (drawn.append((op, magnitude)), img)[1]
+    cols = {"count": []}
+    try:
+        for _ in range(n):
+            drawn.clear()
+            t(img)
+            cols["count"].append(float(len(drawn)))
+            for i, (op, magnitude) in enumerate(drawn[:4]):
+                cols.setdefault(f"op{i}", []).append(float(AUTO_OPS.index(op)))
+                cols.setdefault(f"magnitude{i}", []).append(magnitude)
+    finally:
+        A._apply_op = kept
+    return cols
 
 
 def main():

@@ -148,6 +148,49 @@ var parityRecipes = []struct {
 	{"hue", []prep.OpSpec{spec("ColorJitter", "hue", 0.5)}},
 	{"ColorJitter of all", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", 0.4, "saturation", 0.4, "hue",
 		0.1), spec("HFlip")}},
+	{"GaussianBlur(5)", []prep.OpSpec{spec("Resize", "size", 60.0), spec("GaussianBlur", "kernel_size", 5.0)}},
+	{"GaussianBlur([23, 9])", []prep.OpSpec{spec("Resize", "size", []any{60.0, 70.0}), spec("GaussianBlur", "kernel_size",
+		[]any{23.0, 9.0}, "sigma", []any{0.1, 4.0})}},
+	{"RandomRotation nearest", []prep.OpSpec{spec("RandomRotation", "degrees", 180.0)}},
+	{"RandomRotation bilinear", []prep.OpSpec{spec("RandomRotation", "degrees", 30.0, "interpolation", "bilinear",
+		"fill", []any{1.0, 200.0, 77.0})}},
+	{"RandomRotation bicubic, expand", []prep.OpSpec{spec("RandomRotation", "degrees", []any{-70.0, 100.0},
+		"interpolation", "bicubic", "expand", true, "center", []any{10.0, 20.5})}},
+	{"RandomRotation 90, expand", []prep.OpSpec{spec("RandomRotation", "degrees", []any{90.0, 90.0}, "expand", true)}},
+	{"RandomRotation 270, expand", []prep.OpSpec{spec("RandomRotation", "degrees", []any{-90.0, -90.0}, "expand", true)}},
+	{"RandomRotation 180", []prep.OpSpec{spec("RandomRotation", "degrees", []any{180.0, 180.0}), spec("HFlip")}},
+	{"RandomRotation 90", []prep.OpSpec{spec("RandomRotation", "degrees", []any{90.0, 90.0}), spec("VFlip")}},
+	{"RandomAffine nearest", []prep.OpSpec{spec("RandomAffine", "degrees", 40.0, "translate", []any{0.2, 0.3}, "scale",
+		[]any{0.5, 1.6}, "shear", []any{-30.0, 30.0, -10.0, 20.0}, "fill", 9.0)}},
+	{"RandomAffine bilinear", []prep.OpSpec{spec("RandomAffine", "degrees", 10.0, "translate", []any{0.1, 0.1}, "shear",
+		15.0, "interpolation", "bilinear")}},
+	{"RandomAffine bicubic", []prep.OpSpec{spec("RandomAffine", "degrees", 0.0, "scale", []any{0.3, 3.0}, "interpolation",
+		"bicubic", "center", []any{3.0, 4.0})}},
+	{"RandomAffine shift and scale", []prep.OpSpec{spec("RandomAffine", "degrees", 0.0, "translate", []any{0.5, 0.5},
+		"scale", []any{0.2, 4.0})}},
+	{"RandomAutocontrast", []prep.OpSpec{spec("RandomAutocontrast", "p", 0.9)}},
+	{"RandomEqualize", []prep.OpSpec{spec("RandomEqualize", "p", 0.9), spec("HFlip")}},
+	{"RandomInvert", []prep.OpSpec{spec("RandomInvert", "p", 0.9)}},
+	{"RandomSolarize", []prep.OpSpec{spec("RandomSolarize", "threshold", 127.5, "p", 0.9)}},
+	{"RandomPosterize", []prep.OpSpec{spec("RandomPosterize", "bits", 3.0, "p", 0.9)}},
+	{"RandomAdjustSharpness(2)", []prep.OpSpec{spec("RandomAdjustSharpness", "sharpness_factor", 2.0, "p", 0.9)}},
+	{"RandomAdjustSharpness(0.3)", []prep.OpSpec{spec("RandomAdjustSharpness", "sharpness_factor", 0.3, "p", 1.0)}},
+	{"RandAugment", []prep.OpSpec{spec("RandAugment"), spec("HFlip")}},
+	{"RandAugment of all", []prep.OpSpec{spec("RandAugment", "num_ops", 6.0, "magnitude", 28.0, "interpolation",
+		"bilinear", "fill", 124.0)}},
+	{"TrivialAugmentWide", []prep.OpSpec{spec("TrivialAugmentWide"), spec("TrivialAugmentWide", "interpolation",
+		"bicubic"), spec("TrivialAugmentWide", "num_magnitude_bins", 14.0)}},
+	{"AutoAugment imagenet", []prep.OpSpec{spec("AutoAugment"), spec("AutoAugment", "fill", 3.0)}},
+	{"AutoAugment cifar10", []prep.OpSpec{spec("AutoAugment", "policy", "cifar10")}},
+	{"AutoAugment svhn", []prep.OpSpec{spec("AutoAugment", "policy", "svhn", "interpolation", "bilinear")}},
+	{"RandomErasing", []prep.OpSpec{spec("CenterCrop", "size", 80.0), imagenet, spec("RandomErasing", "p", 0.9)}},
+	{"RandomErasing of uint8", []prep.OpSpec{spec("RandomErasing", "p", 1.0, "value", []any{1.0, 2.0, 250.0})}},
+	{"RandomErasing before Normalize, HWC", []prep.OpSpec{spec("CenterCrop", "size", []any{50.0, 80.0}),
+		spec("ToDtype", "layout", "HWC"), spec("RandomErasing", "p", 1.0, "value", []any{0.1, 0.2, 0.7}), imagenet,
+		spec("RandomErasing", "p", 1.0, "value", "random")}},
+	{"RandomErasing of one channel", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale",
+		"num_output_channels", 1.0), spec("RandAugment", "fill", 7.0), spec("ToTensor"), spec("RandomErasing", "value",
+		0.5, "p", 1.0), spec("Normalize", "mean", 0.5, "std", 0.25)}},
 	{"Grayscale(3)", []prep.OpSpec{spec("Grayscale", "num_output_channels", 3.0)}},
 	{"Grayscale(1) + jitter", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale", "num_output_channels",
 		1.0),
@@ -156,6 +199,21 @@ var parityRecipes = []struct {
 		spec("CenterCrop", "size", 224.0), imagenet}},
 	{"train: RRC 224, HFlip, Normalize", []prep.OpSpec{spec("RandomResizedCrop", "size", 224.0), spec("HFlip"),
 		spec("ToTensor"), imagenet}},
+}
+
+// drawnRecipes end in the ops whose parameters are compared with those torchvision draws.
+var drawnRecipes = [][]prep.OpSpec{
+	{spec("GaussianBlur", "kernel_size", 3.0)},
+	{spec("RandomRotation", "degrees", []any{-20.0, 70.0})},
+	{spec("RandomAffine", "degrees", 40.0, "translate", []any{0.2, 0.3}, "scale", []any{0.5, 1.6}, "shear",
+		[]any{-30.0, 30.0, -10.0, 20.0})},
+	{spec("RandomAutocontrast", "p", 0.3)}, {spec("RandomEqualize")}, {spec("RandomInvert", "p", 0.8)},
+	{spec("RandomSolarize", "threshold", 1.0)}, {spec("RandomPosterize", "bits", 1.0)},
+	{spec("RandomAdjustSharpness", "sharpness_factor", 2.0)},
+	{spec("RandAugment")}, {spec("RandAugment", "num_ops", 3.0, "magnitude", 3.0, "num_magnitude_bins", 12.0)},
+	{spec("TrivialAugmentWide")},
+	{spec("AutoAugment")}, {spec("AutoAugment", "policy", "cifar10")}, {spec("AutoAugment", "policy", "svhn")},
+	{spec("CenterCrop", "size", 64.0), imagenet, spec("RandomErasing", "p", 0.6, "scale", []any{0.1, 0.8})},
 }
 
 // TestParity compares every op, alone and in its recipe, with the installed torchvision on PIL images, and the random
@@ -240,6 +298,9 @@ func TestParity(t *testing.T) {
 	compare("nothing on JPEG", nil, jpegs, 5, false)
 	compare("jitter", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", []any{0.2, 1.1}, "saturation", 0.4,
 		"hue", 0.1)}, plain[:1], 6, true)
+	for _, ops := range drawnRecipes {
+		compare("draws of "+ops[len(ops)-1].Name, ops, plain[:1], 7, true)
+	}
 	for i, c := range parityRecipes {
 		compare(c.group, c.ops, plain, uint64(i), false)
 	}

@@ -211,6 +211,20 @@ func (w *Worker) Serve(make func(Task) ([]byte, *wire.Failure)) error {
 	}
 }
 
+// Grow replaces the memory by one of n bytes.
+func (w *Worker) Grow(n int64) error {
+	fd, mem, err := NewMemory(n, Seals)
+	if err != nil {
+		return err
+	}
+	_ = unix.Munmap(w.Memory)
+	_ = unix.Close(w.fd)
+	w.fd, w.Memory = fd, mem
+	w.send.Lock()
+	defer w.send.Unlock()
+	return shm.WriteWithFD(w.Conn, wire.AppendFrame(nil, wire.Grow, 0, wire.AppendGrow(nil, uint64(n))), fd)
+}
+
 // Close ends the session without a word.
 func (w *Worker) Close() error {
 	err := w.Conn.Close()

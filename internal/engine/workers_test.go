@@ -1,0 +1,606 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"larder/internal/engine"
+	"larder/internal/errs"
+	"larder/internal/journal"
+	"larder/internal/record"
+	"larder/internal/session/wire"
+	"larder/internal/session/workertest"
+	"larder/internal/shm"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// lie makes something that no honest worker makes of its task.
+type lie func(w *workertest.Worker, t workertest.Task) error
+
+func done(w *workertest.Worker, task, offset, bytes uint64) error {
+	return w.Send(wire.Done, 0, wire.DoneFrame{Task: task, Offset: offset, Bytes: bytes}.Append(nil))
+}
+
+// altered is the right record after a change.
+func altered(change func(b []byte) []byte) lie {
+	return func(w *workertest.Worker, t workertest.Task) error { return w.Done(t.Task, 0, change(sampleOf(t))) }
+}
+
+func ofSchema(s record.Schema, values ...record.Content) lie {
+	b, err := record.Encode(&s, values)
+	if err != nil {
+		panic(err)
+	}
+	return func(w *workertest.Worker, t workertest.Task) error { return w.Done(t.Task, 0, b) }
+}
+
+var lies = map[string]struct {
+	do   lie
+	says string
+}{
+	"offset": {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 1<<40, 100) }, "lies outside"},
+	"overflow": {func(w *workertest.Worker, t workertest.Task) error {
+		return done(w, t.Task, math.MaxUint64-10, 100)
+	}, "lies outside"},
+	"bytes": {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 0, math.MaxUint64) },
+		"workers.max_record"},
+	"end":   {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 1<<20-8, 200) }, "lies outside"},
+	"none":  {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 0, 0) }, "0 bytes are no record"},
+	"magic": {altered(func(b []byte) []byte { b[0]++; return b }), "it begins with"},
+	"short": {altered(func(b []byte) []byte { return b[:len(b)-64] }), "the header says"},
+	"long field": {altered(func(b []byte) []byte {
+		binary.LittleEndian.PutUint64(b[24+16:], 1<<50)
+		return b
+	}), "field 0"},
+	"far field": {altered(func(b []byte) []byte {
+		binary.LittleEndian.PutUint64(b[24+8:], 1<<40)
+		return b
+	}), "field 0"},
+	"dims": {ofSchema(record.Schema{Fields: []record.Field{
+		{Name: "x", Kind: record.Array, DType: record.Int64, Shape: []int64{5}}, madeSchema.Fields[1]}},
+		record.Content{Dims: []int64{5}, Data: make([]byte, 40)}, record.Content{Data: make([]byte, 8)}), "field x: shape [5]"},
+	"dtype": {ofSchema(record.Schema{Fields: []record.Field{
+		{Name: "x", Kind: record.Array, DType: record.Uint64, Shape: []int64{4}}, madeSchema.Fields[1]}},
+		record.Content{Dims: []int64{4}, Data: make([]byte, 32)}, record.Content{Data: make([]byte, 8)}), "field x: dtype uint64"},
+	"fields": {ofSchema(record.Schema{Fields: madeSchema.Fields[:1]},
+		record.Content{Dims: []int64{4}, Data: make([]byte, 32)}), "1 fields, the schema says 2"},
+}
+
+// serveLies does every task by a lie until the session ends.
+func serveLies(w *workertest.Worker, do lie) {
+	for {
+		t, err := w.Task()
+		if err != nil || do(w, t) != nil {
+			return
+		}
+	}
+}
+
+func (w *world) liar(job *larderv1.Job, do lie) (leave func()) {
+	w.t.Helper()
+	k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: job.GetSpec().GetDataset(),
+		Recipes: []string{job.GetRecipe()}}, 1<<20)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { serveLies(k, do) })
+	leave = sync.OnceFunc(func() {
+		_ = k.Conn.Close()
+		wg.Wait()
+		_ = k.Close()
+	})
+	w.t.Cleanup(leave)
+	return leave
+}
+
+// A worker that lies about its records costs a try: beside an honest one nothing is lost, alone it makes bad samples
+// whose reason says both sides. Nothing crashes, and nobody else notices.
+func TestLiesCostARetry(t *testing.T) {
+	w := serve(t)
+	for name, x := range lies {
+		t.Run(name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			uri := declare(t, w.dial(), "lies "+name, 12)
+			job, tr := w.madeJob(madeSpec("honest "+name, uri, 5, func(s *larderv1.JobSpec) { s.OnError = "skip" }))
+			leave := w.liar(job, x.do)
+			crew := w.workers(1, nil, job)
+			m := tr.mustRecords(0)
+			exactly(t, "beside an honest worker", m.ids, all(12))
+			crew.leave()
+			tr.detach()
+			leave()
+			eventually(t, "the workers have gone", func() bool { return w.stats().GetWorkers().GetAttached() == 0 })
+			job, tr = w.madeJob(madeSpec("alone "+name, uri, 5, func(s *larderv1.JobSpec) { s.OnError, s.Seed = "skip", 9 }))
+			w.liar(job, x.do)
+			m = tr.mustRecords(0)
+			if len(m.ids) != 0 || len(m.bad) != 12 || !strings.Contains(m.bad[0].GetReason(), x.says) {
+				t.Errorf("alone: %d samples, %d bad: %v", len(m.ids), len(m.bad), m.bad[:min(len(m.bad), 1)])
+			}
+			tr.detach()
+		})
+	}
+	if st := w.stats().GetWorkers(); st.GetRefused() < uint64(12*len(lies)) || st.GetFailed() < uint64(12*len(lies)) {
+		t.Errorf("%v", st)
+	}
+}
+
+// A worker that breaks the protocol loses its session; its tasks go to others.
+func TestRuleBreakersLeave(t *testing.T) {
+	w := serve(t)
+	uri := declare(t, w.dial(), "rules", 40)
+	job, tr := w.madeJob(madeSpec("a", uri, 8))
+	breaks := map[string]lie{
+		"twice": func(k *workertest.Worker, t workertest.Task) error {
+			if err := k.Done(t.Task, 0, sampleOf(t)); err != nil {
+				return err
+			}
+			return k.Done(t.Task, 0, sampleOf(t))
+		},
+		"foreign":  func(k *workertest.Worker, t workertest.Task) error { return done(k, t.Task+1000, 0, 64) },
+		"work":     func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Work, 3, []byte("{}")) },
+		"no grow":  func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Grow, 0, make([]byte, 8)) },
+		"no frame": func(k *workertest.Worker, _ workertest.Task) error { _, err := k.Conn.Write(make([]byte, 4096)); return err },
+		"task": func(k *workertest.Worker, t workertest.Task) error {
+			return k.Send(wire.Task, 0, t.TaskFrame.Append(nil))
+		},
+		"failed": func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Failed, 0, []byte("12345678{")) },
+		"dies":   func(k *workertest.Worker, _ workertest.Task) error { return k.Conn.CloseWrite() },
+	}
+	var wg sync.WaitGroup
+	for name, do := range breaks {
+		k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()}}, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer k.Close()
+			task, err := k.Task()
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			_ = do(k, task)
+			for {
+				if _, err := k.Task(); err != nil { // it is shown the door
+					return
+				}
+			}
+		})
+	}
+	got := make(chan *made, 1)
+	wg.Go(func() { got <- tr.mustRecords(0) })
+	eventually(t, "every breaker has left", func() bool { return w.stats().GetWorkers().GetAttached() == 0 })
+	w.workers(2, nil, job)
+	wg.Wait()
+	m := <-got
+	if len(m.bad) > 8 || len(m.ids)+len(m.bad) != 40 { // each blames at most one sample, once: two may meet on one
+		t.Errorf("%d samples, %d bad", len(m.ids), len(m.bad))
+	}
+	tr.detach()
+}
+
+// What a worker offers as its memory must be a sealed memfd of the size it says.
+func TestMemoryOfWorkersIsChecked(t *testing.T) {
+	w := serve(t)
+	uri := declare(t, w.dial(), "memory", 4)
+	job, tr := w.madeJob(madeSpec("a", uri, 2))
+	file, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	memory := func(n int64, seals int) int {
+		fd, mem, err := workertest.NewMemory(n, seals)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Munmap(mem)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return fd
+	}
+	for name, x := range map[string]struct {
+		fd    int
+		bytes uint64
+		says  string
+	}{
+		"unsealed":   {memory(1<<20, 0), 1 << 20, "not sealed"},
+		"shrinkable": {memory(1<<20, unix.F_SEAL_GROW|unix.F_SEAL_SEAL), 1 << 20, "not sealed"},
+		"small":      {memory(1<<10, workertest.Seals), 1 << 20, "has 1024 bytes"},
+		"large":      {memory(1<<20, workertest.Seals), 1 << 50, "cannot be used"},
+		"none":       {memory(1<<20, workertest.Seals), 0, "cannot be used"},
+		"file":       {int(file.Fd()), 1 << 20, "memfd"},
+		"pipe":       {0, 1 << 20, "memfd"},
+	} {
+		k, err := workertest.Greet(w.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = k.Work(wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()}, OutBytes: x.bytes}, x.fd)
+		if reasonOf(err) != errs.Invalid || !strings.Contains(err.Error(), x.says) || errs.From(err).Hint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = k.Close()
+	}
+	tr.detach()
+}
+
+// WORK is refused with words where it cannot work.
+func TestWorkIsRefused(t *testing.T) {
+	w := serve(t)
+	uri := declare(t, w.dial(), "refused", 4)
+	job, tr := w.madeJob(madeSpec("a", uri, 2))
+	for name, x := range map[string]struct {
+		req    wire.WorkRequest
+		reason errs.Reason
+	}{
+		"recipe":  {wire.WorkRequest{Dataset: uri, Recipes: []string{"0123456789abcdef"}}, errs.NotFound},
+		"dataset": {wire.WorkRequest{Dataset: "python:nobody@1", Recipes: []string{job.GetRecipe()}}, errs.NotFound},
+		"images":  {wire.WorkRequest{Dataset: "imagefolder:/tmp", Recipes: []string{job.GetRecipe()}}, errs.Invalid},
+		"none":    {wire.WorkRequest{Dataset: uri}, errs.Protocol},
+	} {
+		_, err := workertest.Attach(w.socket, x.req, 1<<16)
+		if reasonOf(err) != x.reason || errs.From(err).Hint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	tr.detach()
+}
+
+// A sample that no worker survives is left out after two of them, with the reason; one that fails keeps its traceback;
+// one that hangs costs two workers.
+func TestPoisonIsLeftOut(t *testing.T) {
+	w := serve(t)
+	const n = 24
+	uri := declare(t, w.dial(), "poison", n)
+	job, tr := w.madeJob(madeSpec("a", uri, 6, func(s *larderv1.JobSpec) {
+		s.OnError, s.SampleTimeout = "skip", durationpb.New(100*time.Millisecond)
+	}))
+	var wg sync.WaitGroup
+	ctx, end := context.WithCancel(t.Context())
+	hang := make(chan struct{})
+	for range 2 { // places of workers, which are started again when they die
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
+					Client: "poison"}, 1<<20)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ended := context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
+				_ = k.Serve(func(task workertest.Task) ([]byte, *wire.Failure) {
+					switch task.Sample {
+					case 3:
+						_ = k.Conn.Close()
+					case 5:
+						return nil, &wire.Failure{Type: "ValueError", Message: "no", Traceback: "Traceback\n  line 7"}
+					case 7:
+						select {
+						case <-hang:
+						case <-time.After(time.Second):
+						}
+						_ = k.Conn.Close()
+					}
+					return sampleOf(task), nil
+				})
+				ended()
+				_ = k.Close()
+			}
+		})
+	}
+	m := tr.mustRecords(0)
+	end()
+	close(hang)
+	wg.Wait()
+	tr.detach()
+	want := map[uint64]string{3: "ended while it worked on it", 5: "ValueError: no", 7: "sample_timeout"}
+	bad := map[uint64]bool{}
+	for _, b := range m.bad {
+		bad[b.GetId()] = true
+		if says := want[b.GetId()]; says != "" && !strings.Contains(b.GetReason(), says) {
+			t.Errorf("sample %d: %s", b.GetId(), b.GetReason())
+		}
+		if b.GetId() == 5 && b.GetTraceback() != "Traceback\n  line 7" {
+			t.Errorf("traceback %q", b.GetTraceback())
+		}
+	}
+	if !bad[3] || !bad[5] || !bad[7] || len(m.ids)+len(m.bad) != n {
+		t.Errorf("%d samples, bad: %v", len(m.ids), m.bad)
+	}
+}
+
+// A job without workers stalls nobody: images are delivered meanwhile, and its own samples as soon as a worker comes.
+func TestJobWithoutWorkersStallsNobody(t *testing.T) {
+	w := serve(t)
+	const n = 200 // more tasks than the daemon's own workers may have at once
+	uri := declare(t, w.dial(), "alone", n)
+	job, tr := w.madeJob(madeSpec("python", uri, 50, cached, recipe(pythonOp("m.g", true))))
+	got := make(chan *made, 1)
+	go func() { m, _ := tr.records(0); got <- m }()
+	eventually(t, "tasks wait", func() bool { return w.stats().GetWorkers().GetWaiting() > 20 })
+	images := w.train(spec("images", folder(t, 40), 8, recipe(crops...)), 0)
+	for epoch := range uint32(2) {
+		exactly(t, "images", images.must(epoch).ids, all(40))
+	}
+	v, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "python"})
+	if err != nil || v.GetJob().GetWait().GetCause() != "worker" || v.GetJob().GetTasksWaiting() < 20 ||
+		!strings.Contains(v.GetJob().GetWait().GetText(), "no process is attached") {
+		t.Errorf("%v, %v", v.GetJob().GetWait(), err)
+	}
+	w.workers(2, nil, job)
+	if m := <-got; m == nil {
+		t.Error("the epoch failed")
+	} else {
+		exactly(t, "records", m.ids, all(n))
+	}
+	v, err = w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "python"})
+	if err != nil || len(v.GetJob().GetWorkers()) != 2 || v.GetJob().GetWorkers()[0].GetDone() == 0 {
+		t.Errorf("%v, %v", v.GetJob().GetWorkers(), err)
+	}
+	images.detach()
+	tr.detach()
+}
+
+// When a client leaves with its workers, the followers' workers serve on; a job that has none of its own is served by
+// those of others; with none left it waits for the next.
+func TestFollowersContinueWithOtherWorkers(t *testing.T) {
+	w := serve(t)
+	const n = 60
+	uri := declare(t, w.dial(), "follow", n)
+	jobA, a := w.madeJob(madeSpec("a", uri, 5, shared))
+	_, b := w.madeJob(madeSpec("b", uri, 7, shared))
+	jobC, c := w.madeJob(madeSpec("c", uri, 9, shared))
+	own := w.workers(2, nil, jobA)
+	others := w.workers(1, nil, jobC)
+	var wg sync.WaitGroup
+	follow := func(tr *trainer, epochs uint32) {
+		wg.Go(func() {
+			for epoch := range epochs {
+				m, err := tr.records(epoch)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				exactly(t, "follower", m.ids, all(n))
+			}
+		})
+	}
+	follow(b, 3)
+	follow(c, 3)
+	exactly(t, "leader", a.mustRecords(0).ids, all(n))
+	a.detach()
+	own.leave()
+	wg.Wait()
+	others.leave()
+	m := make(chan *made, 1)
+	go func() { x, _ := b.records(3); m <- x }()
+	eventually(t, "its tasks wait", func() bool { return w.stats().GetWorkers().GetWaiting() > 0 })
+	w.workers(1, nil, jobC)
+	if x := <-m; x == nil {
+		t.Error("the follower's epoch failed")
+	} else {
+		exactly(t, "alone", x.ids, all(n))
+	}
+	b.detach()
+	c.detach()
+}
+
+// A daemon is replaced under jobs and workers: the dataset and the job are there again, the client continues where it
+// was, and workers attach again.
+func TestRestartUnderWorkers(t *testing.T) {
+	fs := journal.NewMemFS()
+	const n = 50
+	t.Run("before", func(t *testing.T) {
+		w := onDisk(t, fs)
+		c := w.dial()
+		uri := declare(t, c, "again", n)
+		job, tr := w.madeJob(madeSpec("a", uri, 5, cached, func(s *larderv1.JobSpec) {
+			for i := range uint32(30) {
+				s.Indices = binary.LittleEndian.AppendUint32(s.Indices, i)
+			}
+		}))
+		crew := w.workers(2, nil, job)
+		exactly(t, "before", tr.mustRecords(0).ids, all(30))
+		w.engine.Leave()
+		crew.leave()
+	})
+	t.Run("after", func(t *testing.T) {
+		w := onDisk(t, fs)
+		r, err := w.engine.InspectDataset(t.Context(), &larderv1.InspectDatasetRequest{Dataset: "python:again@1"})
+		if err != nil || r.GetDataset().GetSamples() != n {
+			t.Fatalf("%v, %v", r, err)
+		}
+		v, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
+		if err != nil || v.GetJob().GetSubsetSize() != 30 {
+			t.Fatalf("%v, %v", v, err)
+		}
+		w.workers(1, nil, v.GetJob())
+		c := w.dial()
+		st, err := c.Attach(t.Context(), &larderv1.AttachRequest{Job: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := &trainer{t: t, conn: c, st: st}
+		exactly(t, "after", tr.mustRecords(st.Info().GetNextEpoch()).ids, all(30))
+		tr.detach()
+	})
+}
+
+// One name and version has one content: what differs is said. Another user is refused, with words.
+func TestDeclarationsAgree(t *testing.T) {
+	w := serve(t)
+	c := w.dial()
+	declare(t, c, "one", 10)
+	declare(t, c, "one", 10)
+	for says, change := range map[string]func(*larderv1.AddRecordsRequest){
+		"it has 10 samples there and 11 here": func(r *larderv1.AddRecordsRequest) { r.Length = 11 },
+		`code is "abc" there and "xyz" here`: func(r *larderv1.AddRecordsRequest) {
+			r.Fingerprint, _ = structpb.NewStruct(map[string]any{"type": "tests.Dataset", "code": "xyz"})
+		},
+		"its fields are": func(r *larderv1.AddRecordsRequest) { r.Schema.Fields[0].Dtype = "float32" },
+	} {
+		parts, _ := structpb.NewStruct(map[string]any{"type": "tests.Dataset", "code": "abc"})
+		req := &larderv1.AddRecordsRequest{Name: "one", Version: "1", Length: 10, Fingerprint: parts,
+			Schema: madeSchema.Proto()}
+		change(req)
+		_, err := w.engine.AddRecords(t.Context(), req)
+		if reasonOf(err) != errs.AlreadyExists || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+	req := &larderv1.AddRecordsRequest{Name: "one", Version: "1", Length: 10, Schema: madeSchema.Proto()}
+	if _, err := w.engine.AddRecords(as(t, 61002), req); reasonOf(err) != errs.Denied {
+		t.Errorf("another user: %v", err)
+	}
+	s := madeSpec("theirs", "python:one@1", 2)
+	if _, err := w.engine.RegisterJob(as(t, 61002), &larderv1.RegisterJobRequest{Spec: s}); reasonOf(err) != errs.Denied {
+		t.Errorf("a job of another user: %v", err)
+	}
+	job, tr := w.madeJob(madeSpec("mine", "python:one@1", 2))
+	fd, mem, err := workertest.NewMemory(1<<16, workertest.Seals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Munmap(mem)
+	seg, err := shm.MapForeign(fd, 1<<16, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.engine.Work(t.Context(), &wire.WorkRequest{Dataset: "python:one@1", Recipes: []string{job.GetRecipe()}},
+		shm.Peer{UID: 61002}, seg, nil)
+	if reasonOf(err) != errs.Denied || !strings.Contains(err.Error(), "takes no workers of uid 61002") {
+		t.Errorf("a worker of another user: %v", err)
+	}
+	tr.detach()
+}
+
+// A private dataset goes with its last job.
+func TestPrivateDatasetGoesWithItsJob(t *testing.T) {
+	w := serve(t)
+	uri := declare(t, w.dial(), "PID-1/1", 10, func(r *larderv1.AddRecordsRequest) { r.Private = true })
+	job, tr := w.madeJob(madeSpec("a", uri, 5, func(s *larderv1.JobSpec) { s.Epochs = 1 }))
+	_, other := w.madeJob(madeSpec("b", uri, 5, func(s *larderv1.JobSpec) { s.Epochs = 1 }))
+	w.workers(1, nil, job)
+	exactly(t, "a", tr.mustRecords(0).ids, all(10))
+	tr.detach()
+	if _, ok := w.catalog.Get(uri); !ok {
+		t.Error("it went with the first job")
+	}
+	exactly(t, "b", other.mustRecords(0).ids, all(10))
+	other.detach()
+	eventually(t, "it is gone", func() bool { _, ok := w.catalog.Get(uri); return !ok })
+}
+
+// A worker's memory grows for a record that it has no room for; an inline worker works for its own process alone.
+func TestWorkersGrowAndInline(t *testing.T) {
+	w := serve(t, func(c *engine.Config) { c.Crew.MaxRecord = 1 << 20 })
+	uri := declare(t, w.dial(), "grow", 6)
+	job, tr := w.madeJob(madeSpec("a", uri, 3))
+	stranger, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
+		Inline: true, PID: 1}, 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if task, err := stranger.Task(); err == nil {
+			t.Errorf("an inline worker of another process got %+v", task.TaskFrame)
+		}
+	})
+	k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()}, Inline: true,
+		Window: 1}, 128)
+	if err != nil || k.Result.Window != 1 {
+		t.Fatal(err, k.Result)
+	}
+	wg.Go(func() {
+		for grown := false; ; grown = true {
+			task, err := k.Task()
+			if err != nil {
+				return
+			}
+			if !grown {
+				if err := k.Grow(1 << 16); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = k.Done(task.Task, 4096, sampleOf(task))
+		}
+	})
+	exactly(t, "epoch", tr.mustRecords(0).ids, all(6))
+	tr.detach()
+	_, _ = k.Conn.Close(), stranger.Conn.Close()
+	wg.Wait()
+	_, _ = k.Close(), stranger.Close()
+}
+
+// Workers are killed at random while three jobs train: every epoch is whole.
+func TestWorkersAreKilledAtRandom(t *testing.T) {
+	w := serve(t)
+	const n = 120
+	uri := declare(t, w.dial(), "killed", n)
+	ctx, stop := context.WithCancel(t.Context())
+	var killers, trains sync.WaitGroup
+	var jobs []*larderv1.Job
+	for i, change := range []func(*larderv1.JobSpec){cached, shared, shared} {
+		s := madeSpec([]string{"a", "b", "c"}[i], uri, uint32(7+i), change, recipe(pythonOp("m.f", false),
+			pythonOp("m.g", true)), func(s *larderv1.JobSpec) { s.OnError = "skip" })
+		job, tr := w.madeJob(s)
+		jobs = append(jobs, job)
+		trains.Go(func() {
+			for epoch := range uint32(4) {
+				m, err := tr.records(epoch)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if len(m.ids)+len(m.bad) != n {
+					t.Errorf("epoch %d: %d samples, %d bad", epoch, len(m.ids), len(m.bad))
+				}
+			}
+			tr.detach()
+		})
+	}
+	req := wire.WorkRequest{Dataset: uri, Client: "killed"}
+	for _, j := range jobs {
+		req.Recipes = append(req.Recipes, j.GetRecipe())
+	}
+	for i := range 3 {
+		killers.Go(func() {
+			for life := 1; ctx.Err() == nil; life++ {
+				k, err := workertest.Attach(w.socket, req, 1<<20)
+				if err != nil {
+					return
+				}
+				left := 5 + (life*7+i*3)%40
+				stopped := context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
+				_ = k.Serve(func(task workertest.Task) ([]byte, *wire.Failure) {
+					if left--; left == 0 {
+						_ = k.Conn.Close()
+					}
+					return sampleOf(task), nil
+				})
+				stopped()
+				_ = k.Close()
+			}
+		})
+	}
+	trains.Wait()
+	stop()
+	killers.Wait()
+}

@@ -1,0 +1,183 @@
+package source
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/source/packed"
+)
+
+// packedVersion is the version of an index of packed files; docs/format/index.md describes the bytes.
+const packedVersion = 3
+
+// encodePacked writes a version of packed files. meta is where the samples lie.
+func encodePacked(s *snapshot, meta []fileMeta) []byte {
+	b := make([]byte, indexHeader, indexHeader+len(s.names)+12*len(s.dirOf)+4096)
+	copy(b, indexMagic)
+	binary.LittleEndian.PutUint32(b[8:], packedVersion)
+	str := func(x string) {
+		b = binary.AppendUvarint(b, uint64(len(x)))
+		b = append(b, x...)
+	}
+	str(s.uri)
+	str(s.root)
+	b = binary.LittleEndian.AppendUint64(b, s.fp)
+	b = binary.AppendUvarint(b, uint64(len(s.classes)))
+	for _, c := range s.classes {
+		str(c)
+	}
+	b = binary.AppendUvarint(b, uint64(len(s.dirs)))
+	for i := range s.dirs {
+		d := &s.dirs[i]
+		str(d.rel)
+		b = append(b, flag(d.live))
+		for _, n := range []uint64{d.dev, d.ino, uint64(d.size), uint64(d.found.Without), uint64(len(d.found.Skipped))} {
+			b = binary.AppendUvarint(b, n)
+		}
+		b = binary.AppendVarint(b, d.mtime)
+		for _, kind := range slices.Sorted(maps.Keys(d.found.Skipped)) {
+			str(kind)
+			b = binary.AppendUvarint(b, uint64(d.found.Skipped[kind]))
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(len(s.dirOf)))
+	var last fileMeta
+	var lastDir, lastLabel int64
+	for i := range s.dirOf {
+		b = binary.AppendVarint(b, int64(s.dirOf[i])-lastDir)
+		lastDir = int64(s.dirOf[i])
+		b = binary.AppendVarint(b, int64(s.labels[i])-lastLabel)
+		lastLabel = int64(s.labels[i])
+		str(s.name(sampleID(i)))
+		live := s.Live(sampleID(i))
+		b = append(b, flag(live))
+		if live {
+			b = binary.AppendVarint(b, meta[i].off-last.off-last.size)
+			b = binary.AppendUvarint(b, uint64(meta[i].size))
+			last = meta[i]
+		}
+	}
+	binary.LittleEndian.PutUint64(b[16:], uint64(len(b)-indexHeader))
+	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b))
+}
+
+// decodePacked reads the payload that encodePacked wrote, and accepts nothing else, as decodeIndex does.
+func decodePacked(r *indexReader) (*snapshot, []fileMeta, error) {
+	s := &snapshot{uri: r.str(), root: r.str()}
+	if !filepath.IsAbs(s.root) || filepath.Clean(s.root) != s.root || strings.IndexByte(s.root, 0) >= 0 {
+		r.fail("the root %q is not a clean absolute path", s.root)
+	}
+	fp := uint64(0)
+	if len(r.b) >= 8 {
+		fp = binary.LittleEndian.Uint64(r.b)
+		r.b = r.b[8:]
+	} else {
+		r.fail("the fingerprint is cut off")
+	}
+	s.classes = make([]string, r.count("classes", 1))
+	for i := range s.classes {
+		s.classes[i] = r.str()
+	}
+	s.report.Kinds = map[string]int{}
+	s.readFiles(r)
+	meta := s.readPacked(r)
+	switch {
+	case r.err != nil:
+		return nil, nil, r.err
+	case len(r.b) != 0:
+		return nil, nil, fmt.Errorf("%d bytes follow the last sample", len(r.b))
+	}
+	s.report.Folders = len(s.dirs)
+	s.seal(meta)
+	if s.live == 0 {
+		return nil, nil, errors.New("it holds no sample")
+	}
+	if s.fp != fp {
+		return nil, nil, fmt.Errorf("its content has the fingerprint %016x, not %016x", s.fp, fp)
+	}
+	return s, meta, nil
+}
+
+func (s *snapshot) readFiles(r *indexReader) {
+	s.dirs = make([]dirRow, r.count("files", 8))
+	seen := make(map[string]bool, len(s.dirs))
+	for i := range s.dirs {
+		d := &s.dirs[i]
+		d.rel = r.str()
+		d.live = r.flag()
+		d.dev, d.ino, d.size = r.uvarint(), r.uvarint(), r.nonNegative("a size")
+		d.found.Without = int(r.nonNegative("a counter"))
+		n := r.count("kinds", 2)
+		d.mtime = r.varint()
+		d.found.Skipped = make(map[string]int, n)
+		last := ""
+		for k := range n {
+			kind := r.str()
+			if k > 0 && kind <= last {
+				r.fail("a kind %q is out of order", kind)
+			}
+			last, d.found.Skipped[kind] = kind, int(r.nonNegative("a counter"))
+		}
+		if d.live {
+			m := merger{s: s}
+			m.report(d.found)
+		}
+		if seen[d.rel] || !fs.ValidPath(strings.ToValidUTF8(d.rel, "x")) || d.rel == "." ||
+			strings.IndexByte(d.rel, 0) >= 0 {
+			r.fail("file %q is named twice, or no path below the root", d.rel)
+		}
+		seen[d.rel] = true
+		if r.err != nil {
+			return
+		}
+	}
+}
+
+func (s *snapshot) readPacked(r *indexReader) []fileMeta {
+	n := r.count("samples", 4)
+	meta := make([]fileMeta, n)
+	s.dirOf, s.nameEnd, s.labels = make([]uint32, n), make([]uint32, n), make([]int32, n)
+	s.dead = make([]uint64, (n+63)/64)
+	var names strings.Builder
+	var dir, label int64
+	var last packed.Sample
+	for i := range n {
+		dir += r.varint()
+		label += r.varint()
+		if dir < 0 || dir >= int64(len(s.dirs)) || label < -1 || label > math.MaxInt32 {
+			r.fail("sample %d is in file %d, with label %d", i, dir, label)
+			return nil
+		}
+		s.dirOf[i], s.labels[i] = uint32(dir), int32(label)
+		name := r.text()
+		if len(name) == 0 || slices.Contains(name, 0) || names.Len()+len(name) > maxNames {
+			r.fail("sample %d is named %q", i, name)
+			return nil
+		}
+		names.Write(name)
+		s.nameEnd[i] = uint32(names.Len())
+		if !r.flag() {
+			s.dead[i>>6] |= 1 << (i & 63)
+			continue
+		}
+		d := &s.dirs[dir]
+		last.Off += last.Size + r.varint()
+		last.Size = r.nonNegative("a size")
+		if !d.live || last.Off < 0 || last.Size < 1 || last.Off > d.size-last.Size {
+			r.fail("sample %d lies at byte %d of a file of %d", i, last.Off, d.size)
+			return nil
+		}
+		meta[i] = fileMeta{dev: d.dev, ino: d.ino, mtime: d.mtime, off: last.Off, size: last.Size}
+	}
+	s.names = names.String()
+	return meta
+}

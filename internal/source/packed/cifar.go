@@ -1,0 +1,127 @@
+package packed
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// cifar is the binary version of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html): rows of one or
+// two labels and 32 x 32 pixels, one plane a colour.
+type cifar struct{ classes int }
+
+const (
+	side    = 32
+	plane   = side * side
+	pixels  = 3 * plane
+	ppmHead = "P6\n32 32\n255\n"
+)
+
+func (c cifar) Scheme() string { return "cifar" + strconv.Itoa(c.classes) }
+
+// folder is where the files lie: the path itself, or the folder that the archive makes in it.
+func (c cifar) folder(a Address) string {
+	suffix := map[int]string{10: "-batches-bin", 100: "-binary"}[c.classes]
+	inner := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
+	if isDir(inner) {
+		return inner
+	}
+	return a.Path
+}
+
+func (c cifar) Files(a Address) (files, beside []string, err error) {
+	dir := c.folder(a)
+	test := a.Args["split"] == "test"
+	var names []string
+	switch {
+	case c.classes == 100 && test:
+		names = []string{"test.bin"}
+	case c.classes == 100:
+		names = []string{"train.bin"}
+	case test:
+		names = []string{"test_batch.bin"}
+	default:
+		names = []string{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"}
+	}
+	for _, n := range names {
+		files = append(files, filepath.Join(dir, n))
+	}
+	if _, err := os.Stat(files[0]); err != nil {
+		suffix := map[int]string{10: "-batches-py", 100: "-python"}[c.classes]
+		python := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
+		if isDir(python) {
+			return nil, nil, fmt.Errorf("%q is the Python version, pickles, which larder never reads: "+
+				"download the binary version (cifar-%d-binary.tar.gz)", python, c.classes)
+		}
+	}
+	return files, nil, nil
+}
+
+// Names are the lines of the list of names that lies beside the files.
+func (c cifar) Names(a Address) ([]string, error) {
+	name := map[int]string{10: "batches.meta.txt", 100: "fine_label_names.txt"}[c.classes]
+	b, err := os.ReadFile(filepath.Join(c.folder(a), name))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		if s := string(bytes.TrimSpace(lines.Bytes())); s != "" {
+			out = append(out, s)
+		}
+	}
+	if len(out) != c.classes {
+		return nil, fmt.Errorf("%s has %d names, not %d", name, len(out), c.classes)
+	}
+	return out, nil
+}
+
+func (c cifar) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	labels := map[int]int64{10: 1, 100: 2}[c.classes]
+	row := labels + pixels
+	if f.Size == 0 || f.Size%row != 0 {
+		return Found{}, fmt.Errorf("it has %d bytes, which are no whole rows of %d bytes", f.Size, row)
+	}
+	buf := make([]byte, labels)
+	for i := range f.Size / row {
+		if i&1023 == 1023 && ctx.Err() != nil {
+			return Found{}, ctx.Err()
+		}
+		if _, err := f.ReadAt(buf, i*row); err != nil {
+			return Found{}, fmt.Errorf("read at byte %d: %w", i*row, err)
+		}
+		label := int64(buf[labels-1])
+		if label >= int64(c.classes) {
+			return Found{}, fmt.Errorf("row %d, at byte %d, has label %d of %d", i, i*row, label, c.classes)
+		}
+		if err := emit(Sample{Key: rowKey(i), Off: i*row + labels, Size: pixels, Label: label}); err != nil {
+			return Found{}, err
+		}
+	}
+	return Found{}, nil
+}
+
+// rowKey names a row so that keys sort as rows do.
+func rowKey(i int64) string { return fmt.Sprintf("%08d", i) }
+
+func (cifar) Overhead() int { return len(ppmHead) }
+
+// Image makes a PPM of the three planes.
+func (cifar) Image(raw []byte) ([]byte, error) {
+	if len(raw) != len(ppmHead)+pixels {
+		return nil, fmt.Errorf("an image of %d bytes, not %d", len(raw)-len(ppmHead), pixels)
+	}
+	var planes [pixels]byte
+	copy(planes[:], raw[len(ppmHead):])
+	copy(raw, ppmHead)
+	out := raw[len(ppmHead):]
+	for i := range plane {
+		out[3*i], out[3*i+1], out[3*i+2] = planes[i], planes[plane+i], planes[2*plane+i]
+	}
+	return raw, nil
+}

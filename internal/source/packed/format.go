@@ -1,0 +1,162 @@
+package packed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// File is one file of a dataset, open for reading.
+type File struct {
+	io.ReaderAt
+	Path string // absolute
+	Size int64  // bytes
+	// Beside opens another file of the dataset, such as one of labels. The caller closes it.
+	Beside func(path string) (Other, error)
+}
+
+// Other is a file beside the one that is scanned.
+type Other interface {
+	io.ReaderAt
+	io.Closer
+	Len() int64 // bytes
+}
+
+// Sample is where one sample lies.
+type Sample struct {
+	Key   string // unique in its file, UTF-8 or not, without NUL
+	Off   int64  // of the stored image in the file
+	Size  int64  // of the stored image, bytes
+	Label int64  // -1 = none
+	Class string // the label as a word, where the format has words; then Label counts for nothing
+}
+
+// Found is what a scan saw beside samples.
+type Found struct {
+	Skipped map[string]int // by kind: members or columns that are not delivered
+	Without int            // samples without an image, which are left out
+}
+
+// Format says where the samples of packed files lie. Its methods may be called from any goroutine.
+type Format interface {
+	// Scheme is what its uris begin with.
+	Scheme() string
+	// Names are the class names that the dataset's files give, in label order; nil = none.
+	Names(a Address) ([]string, error)
+	// Files are the files that hold samples, absolute, in the order of their samples; beside are others that a scan reads.
+	Files(a Address) (files, beside []string, err error)
+	// Scan calls emit for each sample of f, in order. An error that is not the context's or emit's says what is wrong
+	// with the file, and where.
+	Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error)
+	// Overhead is how many bytes Image puts before the stored ones.
+	Overhead() int
+	// Image makes an image file (JPEG, PNG, netpbm, …) of stored bytes, which lie at raw[Overhead:]. It may return raw.
+	Image(raw []byte) ([]byte, error)
+}
+
+// Address is what a uri names: SCHEME:PATH, or SCHEME:PATH?KEY=VALUE.
+type Address struct {
+	Scheme string
+	Path   string            // absolute; of wds: with braces, or several joined by "::"
+	Args   map[string]string // such as split=test
+}
+
+// String is the canonical uri.
+func (a Address) String() string {
+	var query []string
+	for _, k := range slices.Sorted(maps.Keys(a.Args)) {
+		query = append(query, k+"="+a.Args[k])
+	}
+	if len(query) == 0 {
+		return a.Scheme + ":" + a.Path
+	}
+	return a.Scheme + ":" + a.Path + "?" + strings.Join(query, "&")
+}
+
+// formats by scheme.
+var formats = []Format{wds{}, mds{}, cifar{classes: 10}, cifar{classes: 100}, idx{}}
+
+// args that formats take.
+var args = map[string]map[string][]string{
+	"cifar10":  {"split": {"train", "test"}},
+	"cifar100": {"split": {"train", "test"}},
+	"idx":      {"split": {"train", "test"}},
+}
+
+// Schemes are the schemes of all formats.
+func Schemes() []string {
+	out := make([]string, len(formats))
+	for i, f := range formats {
+		out[i] = f.Scheme()
+	}
+	return out
+}
+
+// ByScheme returns the format of a scheme.
+func ByScheme(scheme string) (Format, bool) {
+	for _, f := range formats {
+		if f.Scheme() == scheme {
+			return f, true
+		}
+	}
+	return nil, false
+}
+
+// ParseAddress reads what follows the scheme of a uri. A relative path is resolved against the working directory.
+func ParseAddress(scheme, rest string) (Address, error) {
+	a := Address{Scheme: scheme}
+	path, query, has := strings.Cut(rest, "?")
+	if has {
+		a.Args = map[string]string{}
+		for pair := range strings.SplitSeq(query, "&") {
+			k, v, _ := strings.Cut(pair, "=")
+			known, ok := args[scheme][k]
+			switch {
+			case !ok && len(args[scheme]) == 0:
+				return a, fmt.Errorf("%s: takes no ?%s", scheme, k)
+			case !ok:
+				return a, fmt.Errorf("%s: knows no ?%s=, only ?split=", scheme, k)
+			case !slices.Contains(known, v):
+				return a, fmt.Errorf("%s is %q, not one of %s", k, v, strings.Join(known, ", "))
+			}
+			a.Args[k] = v
+		}
+	}
+	if path == "" {
+		return a, errors.New("it names no path")
+	}
+	if strings.IndexByte(path, 0) >= 0 {
+		return a, errors.New("a path cannot hold a NUL byte")
+	}
+	parts := strings.Split(path, "::")
+	for i, p := range parts {
+		store, _, remote := strings.Cut(p, "://")
+		switch {
+		case p == "":
+			return a, errors.New("one of the paths that :: joins is empty")
+		case p == "~" || strings.HasPrefix(p, "~/"):
+			return a, errors.New("~ is not expanded here; write the full path")
+		case remote:
+			return a, fmt.Errorf("%s: files are read from folders only, not from %s://", scheme, store)
+		}
+		p, err := filepath.Abs(p)
+		if err != nil {
+			return a, fmt.Errorf("find the working directory: %w", err)
+		}
+		parts[i] = p
+	}
+	a.Path = strings.Join(parts, "::")
+	return a, nil
+}
+
+// identity is what formats that store images as files embed.
+type identity struct{}
+
+func (identity) Overhead() int                    { return 0 }
+func (identity) Image(raw []byte) ([]byte, error) { return raw, nil }
+func (identity) Names(Address) ([]string, error)  { return nil, nil }

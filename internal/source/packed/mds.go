@@ -1,0 +1,247 @@
+package packed
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// mds is MosaicML's format (streaming/base/format/mds): a shard is u32 samples, u32 offsets, the columns as JSON, then
+// the samples: u32 sizes of the columns that vary, and the columns.
+type mds struct{ identity }
+
+func (mds) Scheme() string { return "mds" }
+
+// Files reads index.json.
+func (mds) Files(a Address) (files, beside []string, err error) {
+	path := filepath.Join(a.Path, "index.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	var index struct {
+		Version int
+		Shards  []struct {
+			Format      string
+			Compression *string
+			RawData     struct{ Basename string } `json:"raw_data"`
+		}
+	}
+	if err := json.Unmarshal(b, &index); err != nil {
+		return nil, nil, fmt.Errorf("%s is no index of MosaicML's streaming: %w", path, err)
+	}
+	if index.Version != 2 {
+		return nil, nil, fmt.Errorf("%s has version %d; larder reads version 2", path, index.Version)
+	}
+	for i, s := range index.Shards {
+		name := s.RawData.Basename
+		if s.Format != "mds" {
+			return nil, nil, fmt.Errorf("%s: shard %d has the format %q; larder reads mds", path, i, s.Format)
+		}
+		if name == "" || filepath.Base(name) != name || strings.HasPrefix(name, "..") || strings.IndexByte(name, 0) >= 0 {
+			return nil, nil, fmt.Errorf("%s: shard %d is named %q, which is no file of the folder", path, i, name)
+		}
+		full := filepath.Join(a.Path, name)
+		if _, err := os.Stat(full); err != nil && s.Compression != nil {
+			return nil, nil, fmt.Errorf("%s: shard %d is compressed (%s), so that no sample in it can be read alone; "+
+				"write the dataset without compression", path, i, *s.Compression)
+		}
+		files = append(files, full)
+	}
+	if len(files) == 0 {
+		return nil, nil, errNoFiles
+	}
+	return files, []string{path}, unique(files)
+}
+
+// columns of a shard, as its header says.
+type columns struct {
+	Names     []string `json:"column_names"`
+	Encodings []string `json:"column_encodings"`
+	Sizes     []*int64 `json:"column_sizes"`
+
+	image, label int // -1 = none
+	varying      int
+}
+
+// integers are the encodings that a label may have, and their bytes.
+var integers = map[string]int64{"int": 8, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2,
+	"uint32": 4, "uint64": 8}
+
+// labelNames are the columns that are taken for the label, the best first.
+var labelNames = []string{"label", "labels", "class", "cls", "y", "target", "fine_label"}
+
+func parseColumns(b []byte) (columns, error) {
+	c := columns{image: -1, label: -1}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return c, fmt.Errorf("its header is no JSON: %w", err)
+	}
+	if len(c.Names) == 0 || len(c.Names) != len(c.Encodings) || len(c.Names) != len(c.Sizes) || len(c.Names) > 1024 {
+		return c, fmt.Errorf("its header names %d columns, %d encodings and %d sizes", len(c.Names), len(c.Encodings),
+			len(c.Sizes))
+	}
+	for i, e := range c.Encodings {
+		switch {
+		case c.Sizes[i] == nil:
+			c.varying++
+		case *c.Sizes[i] < 0 || *c.Sizes[i] > math.MaxUint32:
+			return c, fmt.Errorf("column %q has %d bytes", c.Names[i], *c.Sizes[i])
+		}
+		if (e == "jpeg" || e == "png") && (c.image < 0 || c.Names[i] == "image") {
+			c.image = i
+		}
+		if n, ok := integers[e]; ok && (c.Sizes[i] == nil || *c.Sizes[i] != n) {
+			return c, fmt.Errorf("column %q of encoding %s has not %d bytes", c.Names[i], e, n)
+		}
+	}
+	for _, name := range labelNames {
+		i := slices.Index(c.Names, name)
+		if i < 0 || c.label >= 0 {
+			continue
+		}
+		if _, ok := integers[c.Encodings[i]]; ok || c.Encodings[i] == "str" {
+			c.label = i
+		}
+	}
+	if c.image < 0 {
+		if i := slices.Index(c.Encodings, "pil"); i >= 0 {
+			return c, fmt.Errorf("column %q stores raw pixels (pil); write it as jpeg or png", c.Names[i])
+		}
+		return c, fmt.Errorf("no column is a jpeg or png: it has %s", strings.Join(c.Encodings, ", "))
+	}
+	return c, nil
+}
+
+// maxHeader bounds the JSON of a shard.
+const maxHeader = 1 << 20
+
+func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	found := Found{Skipped: map[string]int{}}
+	var word [4]byte
+	if _, err := f.ReadAt(word[:], 0); err != nil {
+		return found, fmt.Errorf("read the number of samples: %w", err)
+	}
+	n := int64(binary.LittleEndian.Uint32(word[:]))
+	table := 4 + 4*(n+1)
+	if table > f.Size {
+		return found, fmt.Errorf("it says %d samples, whose offsets do not fit its %d bytes", n, f.Size)
+	}
+	offsets := make([]byte, 4*(n+1))
+	if _, err := f.ReadAt(offsets, 4); err != nil {
+		return found, fmt.Errorf("read %d offsets: %w", n+1, err)
+	}
+	offset := func(i int64) int64 { return int64(binary.LittleEndian.Uint32(offsets[4*i:])) }
+	if offset(0) < table || offset(0)-table > maxHeader || offset(0) > f.Size {
+		return found, fmt.Errorf("its first sample is at byte %d of %d, and the offsets end at %d", offset(0), f.Size, table)
+	}
+	head := make([]byte, offset(0)-table)
+	if _, err := f.ReadAt(head, table); err != nil {
+		return found, fmt.Errorf("read its header: %w", err)
+	}
+	c, err := parseColumns(head)
+	if err != nil {
+		return found, err
+	}
+	buf := make([]byte, 4*c.varying)
+	for i := range n {
+		if i&255 == 255 && ctx.Err() != nil {
+			return found, ctx.Err()
+		}
+		s, err := c.sample(f, offset(i), offset(i+1), buf)
+		if err != nil {
+			return found, fmt.Errorf("sample %d, at byte %d: %w", i, offset(i), err)
+		}
+		s.Key = rowKey(i)
+		if err := emit(s); err != nil {
+			return found, err
+		}
+	}
+	for i, name := range c.Names {
+		if i != c.image && i != c.label && n > 0 {
+			found.Skipped["column "+name] += int(n)
+		}
+	}
+	return found, nil
+}
+
+// sample finds the columns of one sample, which lies at [from, to) of the file.
+func (c *columns) sample(f File, from, to int64, buf []byte) (Sample, error) {
+	s := Sample{Label: -1}
+	if to < from || to > f.Size || from+int64(len(buf)) > to {
+		return s, fmt.Errorf("it ends at byte %d of %d", to, f.Size)
+	}
+	if _, err := f.ReadAt(buf, from); err != nil {
+		return s, err
+	}
+	at := from + int64(len(buf))
+	for i := range c.Names {
+		var size int64
+		if c.Sizes[i] != nil {
+			size = *c.Sizes[i]
+		} else {
+			size = int64(binary.LittleEndian.Uint32(buf))
+			buf = buf[4:]
+		}
+		if size > to-at {
+			return s, fmt.Errorf("column %q has %d bytes, and %d are left", c.Names[i], size, to-at)
+		}
+		switch i {
+		case c.image:
+			if size == 0 {
+				return s, fmt.Errorf("column %q is empty", c.Names[i])
+			}
+			s.Off, s.Size = at, size
+		case c.label:
+			if err := c.readLabel(f, at, size, &s); err != nil {
+				return s, err
+			}
+		}
+		at += size
+	}
+	if at != to {
+		return s, fmt.Errorf("its columns end at byte %d, and it ends at %d", at, to)
+	}
+	return s, nil
+}
+
+func (c *columns) readLabel(f File, at, size int64, s *Sample) error {
+	if size > maxClass {
+		return fmt.Errorf("column %q has %d bytes, too many for a label", c.Names[c.label], size)
+	}
+	b := make([]byte, size)
+	if _, err := f.ReadAt(b, at); err != nil {
+		return err
+	}
+	encoding := c.Encodings[c.label]
+	if encoding == "str" {
+		if !utf8.Valid(b) {
+			return errors.New("its label is not UTF-8")
+		}
+		if n, err := strconv.ParseInt(string(b), 10, 64); err == nil {
+			s.Label = n
+		} else {
+			s.Class = string(b)
+		}
+		return nil
+	}
+	var word [8]byte
+	copy(word[:], b)
+	n := binary.LittleEndian.Uint64(word[:])
+	if shift := 64 - 8*size; strings.HasPrefix(encoding, "int") { // the sign
+		s.Label = int64(n<<shift) >> shift
+	} else if n > math.MaxInt64 {
+		return fmt.Errorf("its label is %d", n)
+	} else {
+		s.Label = int64(n)
+	}
+	return nil
+}

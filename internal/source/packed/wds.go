@@ -1,0 +1,234 @@
+package packed
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// wds is WebDataset: tar files whose members belong together when their names are equal up to the first dot
+// (webdataset.tariterators.base_plus_ext).
+type wds struct{ identity }
+
+func (wds) Scheme() string { return "wds" }
+
+// images are the extensions that are delivered; a sample has one of them.
+var images = []string{"jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "tif", "tiff"}
+
+func isImage(ext string) bool {
+	for _, x := range images {
+		if ext == x || strings.HasSuffix(ext, "."+x) {
+			return true
+		}
+	}
+	return false
+}
+
+// Files expands braces and lists; a folder stands for its *.tar.
+func (wds) Files(a Address) (files, beside []string, err error) {
+	for part := range strings.SplitSeq(a.Path, "::") {
+		if isDir(part) {
+			tars, err := listed(part, ".tar")
+			if err != nil {
+				return nil, nil, err
+			}
+			files = append(files, tars...)
+			continue
+		}
+		if _, err := os.Lstat(part); err == nil { // a file whose name has braces is that file
+			files = append(files, part)
+			continue
+		}
+		some, err := expand(part)
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, some...)
+	}
+	for _, f := range files {
+		for _, z := range []string{".gz", ".tgz", ".zst", ".bz2", ".xz"} {
+			if strings.HasSuffix(f, z) {
+				return nil, nil, fmt.Errorf("%q is compressed, so that no sample in it can be read alone; unpack it to a .tar", f)
+			}
+		}
+	}
+	if len(files) > maxFiles {
+		return nil, nil, fmt.Errorf("it names more than %d files", maxFiles)
+	}
+	return files, nil, unique(files)
+}
+
+// position reads a file from the front and knows where it is; archive/tar asks for headers only and seeks over the
+// rest.
+type position struct {
+	f   File
+	at  int64
+	end bool // a read found nothing more
+}
+
+func (p *position) Read(b []byte) (int, error) {
+	n, err := p.f.ReadAt(b, p.at)
+	p.at += int64(n)
+	if errors.Is(err, io.EOF) {
+		if n > 0 {
+			err = nil
+		} else {
+			p.end = true
+		}
+	}
+	return n, err
+}
+
+func (p *position) Seek(off int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		off += p.at
+	case io.SeekEnd:
+		off += p.f.Size
+	}
+	if off < 0 {
+		return p.at, fmt.Errorf("seek to byte %d", off)
+	}
+	p.at = off
+	return off, nil
+}
+
+// group collects the members of one sample.
+type group struct {
+	key   string
+	image bool
+	off   int64
+	size  int64
+	cls   string // "" = none
+	any   bool
+}
+
+// maxClass is the longest label that is read, bytes.
+const maxClass = 1024
+
+// Scan reads the headers of a tar file.
+func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	found := Found{Skipped: map[string]int{}}
+	p := &position{f: f}
+	r := tar.NewReader(p)
+	var g group
+	seen := map[string]bool{}
+	flush := func() error {
+		if !g.any {
+			return nil
+		}
+		if seen[g.key] {
+			return fmt.Errorf("key %q comes twice, the second time before byte %d", g.key, p.at)
+		}
+		seen[g.key] = true
+		if !g.image {
+			found.Without++
+			return nil
+		}
+		s := Sample{Key: g.key, Off: g.off, Size: g.size, Label: -1}
+		if g.cls != "" {
+			if n, err := strconv.ParseInt(g.cls, 10, 64); err == nil {
+				s.Label = n
+			} else {
+				s.Class = g.cls
+			}
+		}
+		return emit(s)
+	}
+	for n := 0; ; n++ {
+		if n&255 == 255 && ctx.Err() != nil {
+			return found, ctx.Err()
+		}
+		head := p.at
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			if p.end { // the blocks of zeros that end a tar file are missing
+				return found, fmt.Errorf("it has %d bytes and is cut after the member at byte %d", f.Size, head)
+			}
+			return found, flush()
+		}
+		if err != nil {
+			return found, fmt.Errorf("after byte %d: %w", head, err)
+		}
+		key, ext := splitMember(h.Name)
+		if h.Typeflag != tar.TypeReg || key == "" {
+			if h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader && !meta(h.Name) {
+				found.Skipped[kindOf(h)]++
+			}
+			continue
+		}
+		if key != g.key || !g.any {
+			if err := flush(); err != nil {
+				return found, err
+			}
+			g = group{key: key, any: true}
+		}
+		if err := g.member(h, ext, p.at, r, found.Skipped); err != nil {
+			return found, err
+		}
+	}
+}
+
+// member takes one member of the group; its content begins at byte off of the file.
+func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skipped map[string]int) error {
+	at := func(format string, args ...any) error {
+		return fmt.Errorf("member %q at byte %d %s", h.Name, off, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case isImage(ext):
+		if g.image {
+			return at("is the second image of sample %q", g.key)
+		}
+		if h.Size == 0 {
+			return at("is empty")
+		}
+		g.image, g.off, g.size = true, off, h.Size
+	case ext == "cls" || strings.HasSuffix(ext, ".cls"):
+		if h.Size > maxClass {
+			return at("is a label of %d bytes", h.Size)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return at("cannot be read: %v", err)
+		}
+		if !utf8.Valid(b) {
+			return at("is a label that is not UTF-8")
+		}
+		g.cls = strings.TrimSpace(string(b))
+	default:
+		skipped["."+ext]++
+	}
+	return nil
+}
+
+// splitMember is webdataset's base_plus_ext: the key ends at the first dot of the last part of the path.
+func splitMember(name string) (key, ext string) {
+	if meta(name) || strings.IndexByte(name, 0) >= 0 {
+		return "", ""
+	}
+	slash := strings.LastIndexByte(name, '/') + 1
+	dot := strings.IndexByte(name[slash:], '.')
+	if dot <= 0 { // no extension, or a hidden file
+		return "", ""
+	}
+	return name[:slash+dot], strings.ToLower(name[slash+dot+1:])
+}
+
+// meta reports a member that is no sample: __meta__ and its like.
+func meta(name string) bool {
+	base := name[strings.LastIndexByte(name, '/')+1:]
+	return strings.HasPrefix(base, "__") && strings.HasSuffix(base, "__")
+}
+
+func kindOf(h *tar.Header) string {
+	if h.Typeflag != tar.TypeReg {
+		return "links and devices"
+	}
+	return "members without a key"
+}

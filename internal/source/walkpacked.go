@@ -1,0 +1,485 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/source/packed"
+)
+
+// scanned is one packed file, looked at.
+type scanned struct {
+	rel     string
+	st      fileMeta // size and mtime of the whole file
+	samples []packed.Sample
+	found   packed.Found
+	same    int // 1 + its row in the last version, when it did not change: samples are taken from there
+}
+
+// maxListed is the highest label that makes a list of classes; beyond it classes are their numbers.
+const maxListed = 1 << 16
+
+// walkPacked scans the files of a root that changed since the last version.
+//
+// meta is where the samples of that version lie.
+func (rs *rootState) walkPacked(
+	ctx context.Context, old *snapshot, meta func(ident.SampleID) fileMeta, how walkHow,
+) (*snapshot, []fileMeta, error) {
+	files, beside, err := rs.listFiles()
+	if err != nil {
+		return nil, nil, err
+	}
+	rows := make([]scanned, len(files)+len(beside))
+	for i, path := range append(slices.Clone(files), beside...) {
+		if rows[i].rel, err = filepath.Rel(rs.root, path); err != nil || strings.HasPrefix(rows[i].rel, "../") {
+			return nil, nil, errs.New(errs.Invalid, printable(rs.uri), "name files below one folder",
+				"%q is not below %q", path, rs.root)
+		}
+	}
+	if err := rs.statFiles(ctx, rows); err != nil {
+		return nil, nil, err
+	}
+	if old != nil && !how.force {
+		markSame(rows, old, len(files))
+	}
+	if err := rs.scanFiles(ctx, rows[:len(files)]); err != nil {
+		return nil, nil, err
+	}
+	return rs.mergePacked(old, meta, rows)
+}
+
+// listFiles are the files of the address.
+func (rs *rootState) listFiles() (files, beside []string, err error) {
+	files, beside, err = rs.format.Files(rs.address)
+	if err == nil {
+		return files, beside, nil
+	}
+	hint := packedHint[rs.format.Scheme()]
+	if errors.Is(err, fs.ErrPermission) {
+		hint = "the daemon runs as " + whoami() + "; make it readable for it"
+	}
+	return nil, nil, errs.New(errs.DatasetUnread, printable(rs.uri), hint, "list the files of %s", printable(rs.uri)).
+		Because(err)
+}
+
+// statFiles looks at every file, and reports all that are missing.
+func (rs *rootState) statFiles(ctx context.Context, rows []scanned) error {
+	missing := make([]error, len(rows))
+	err := inParallel(ctx, len(rows), func(i int) error {
+		missing[i] = rs.statFile(&rows[i])
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look at the files of %s: %w", printable(rs.uri), err)
+	}
+	var lines []string
+	for i, err := range missing {
+		if err != nil {
+			lines = append(lines, fmt.Sprintf("%q: %v", join(rs.root, rows[i].rel), err))
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	more := ""
+	if n := len(lines) - maxProblems; n > 0 {
+		lines, more = lines[:maxProblems], fmt.Sprintf("; and %d more", n)
+	}
+	return errs.New(errs.DatasetUnread, printable(rs.uri), "name the files that are there; the daemon runs as "+whoami(),
+		"index %s: %s%s", printable(rs.uri), strings.Join(lines, "; "), more)
+}
+
+func (rs *rootState) statFile(row *scanned) error {
+	var st unix.Stat_t
+	if err := statRetry(join(rs.root, row.rel), &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return errors.New("it is not a regular file")
+	}
+	row.st = fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}
+	return nil
+}
+
+// markSame finds the files that are as they were. When one that others are read with changed, all are scanned.
+func markSame(rows []scanned, old *snapshot, files int) {
+	was := make(map[string]int, len(old.dirs))
+	for i := range old.dirs {
+		if old.dirs[i].live {
+			was[old.dirs[i].rel] = i
+		}
+	}
+	for i := range slices.Backward(rows) {
+		r := &rows[i]
+		k, ok := was[r.rel]
+		if ok && old.dirs[k].is(r.st) {
+			r.same = k + 1
+		} else if i >= files {
+			for j := range rows {
+				rows[j].same = 0
+			}
+			return
+		}
+	}
+}
+
+// is reports whether a packed file has the identity that it had.
+func (d *dirRow) is(st fileMeta) bool {
+	return d.dev == st.dev && d.ino == st.ino && d.size == st.size && d.mtime == st.mtime
+}
+
+// scanFiles scans the files that are not the same.
+func (rs *rootState) scanFiles(ctx context.Context, rows []scanned) error {
+	return inParallel(ctx, len(rows), func(i int) error {
+		if rows[i].same > 0 {
+			return nil
+		}
+		if err := rs.scanFile(ctx, &rows[i]); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("index %s: %w", printable(rs.uri), ctx.Err())
+			}
+			path := printable(join(rs.root, rows[i].rel))
+			return errs.New(errs.DatasetUnread, path, "write the file again, or name the others only",
+				"index %s: scan %s", printable(rs.uri), path).Because(err)
+		}
+		return nil
+	})
+}
+
+func (rs *rootState) scanFile(ctx context.Context, row *scanned) error {
+	f, err := os.OpenFile(join(rs.root, row.rel), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	file := packed.File{ReaderAt: f, Path: f.Name(), Size: row.st.size, Beside: openBeside}
+	row.found, err = rs.format.Scan(ctx, rs.address, file, func(s packed.Sample) error {
+		switch {
+		case s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size:
+			return fmt.Errorf("sample %q should lie at bytes %d to %d of %d", s.Key, s.Off, s.Off+s.Size, row.st.size)
+		case s.Label < -1 || s.Label > math.MaxInt32:
+			return fmt.Errorf("sample %q has the label %d; labels are 0 to %d", s.Key, s.Label, math.MaxInt32)
+		case len(row.samples) >= maxSamples:
+			return fmt.Errorf("it has more than %d samples", int64(maxSamples))
+		}
+		row.samples = append(row.samples, s)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	now := scanned{rel: row.rel}
+	if err := rs.statFile(&now); err != nil || now.st != row.st {
+		return errors.New("it changed while it was scanned")
+	}
+	return nil
+}
+
+type besideFile struct {
+	*os.File
+	size int64
+}
+
+func (b besideFile) Len() int64 { return b.size }
+
+func openBeside(path string) (packed.Other, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return besideFile{f, fi.Size()}, nil
+}
+
+// inParallel calls f for 0 to n-1 from a few goroutines, until one fails: that error, or the context's.
+func inParallel(ctx context.Context, n int, f func(i int) error) error {
+	var next atomic.Int64
+	var mu sync.Mutex
+	var first error
+	var failed atomic.Bool
+	var wg sync.WaitGroup
+	for range min(walkers, n) {
+		wg.Go(func() {
+			for !failed.Load() && ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if err := f(i); err != nil {
+					failed.Store(true)
+					mu.Lock()
+					first = cmp.Or(first, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if first != nil {
+		return first
+	}
+	return ctx.Err()
+}
+
+// unchangedFiles reports whether the address names the files that it named, and each is as it was.
+func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, error) {
+	files, beside, err := rs.format.Files(rs.address)
+	if err != nil {
+		return false, ctx.Err() // the walk that follows says what is wrong
+	}
+	was := make(map[string]*dirRow, len(s.dirs))
+	for i := range s.dirs {
+		if d := &s.dirs[i]; d.live {
+			was[join(s.root, d.rel)] = d
+		}
+	}
+	files = append(files, beside...)
+	if len(files) != len(was) {
+		return false, ctx.Err()
+	}
+	var changed atomic.Bool
+	err = inParallel(ctx, len(files), func(i int) error {
+		d := was[files[i]]
+		row := scanned{}
+		if d != nil {
+			row.rel = d.rel
+		}
+		if d == nil || rs.statFile(&row) != nil || !d.is(row.st) {
+			changed.Store(true)
+		}
+		return nil
+	})
+	return !changed.Load(), err
+}
+
+// merger puts the next version of packed files together.
+type merger struct {
+	s      *snapshot
+	old    *snapshot
+	metaOf func(ident.SampleID) fileMeta
+	meta   []fileMeta
+	found  []bool // old samples that are there
+	names  strings.Builder
+	words  map[string]int32 // labels by class; nil = labels are the numbers that the format has
+}
+
+// mergePacked makes the next version: known keys keep their ids, keys that are gone become tombstones, new samples
+// follow in the order of the files.
+func (rs *rootState) mergePacked(
+	old *snapshot, metaOf func(ident.SampleID) fileMeta, rows []scanned,
+) (*snapshot, []fileMeta, error) {
+	if old == nil {
+		old = &snapshot{}
+	}
+	m := &merger{old: old, metaOf: metaOf, found: make([]bool, len(old.dirOf)), meta: make([]fileMeta, len(old.dirOf))}
+	m.s = &snapshot{root: rs.root, uri: rs.uri, dirs: slices.Clone(old.dirs), dirOf: slices.Clone(old.dirOf),
+		nameEnd: slices.Clone(old.nameEnd), labels: slices.Clone(old.labels), report: Report{Kinds: map[string]int{}}}
+	if m.s.labels == nil {
+		m.s.labels = []int32{}
+	}
+	m.names.WriteString(old.names)
+	if err := m.classes(rs, rows); err != nil {
+		return nil, nil, err
+	}
+	row := make(map[string]int, len(m.s.dirs))
+	for i := range m.s.dirs {
+		m.s.dirs[i].live = false
+		row[m.s.dirs[i].rel] = i
+	}
+	known := old.byDir()
+	for i := range rows {
+		r := &rows[i]
+		k, ok := row[r.rel]
+		if !ok {
+			k = len(m.s.dirs)
+			m.s.dirs = append(m.s.dirs, dirRow{rel: r.rel})
+		}
+		d := &m.s.dirs[k]
+		d.dev, d.ino, d.size, d.mtime, d.live = r.st.dev, r.st.ino, r.st.size, r.st.mtime, true
+		if r.same == 0 {
+			d.found = r.found
+		}
+		m.report(d.found)
+		var ids []ident.SampleID
+		if k < len(known) {
+			ids = known[k]
+		}
+		if err := m.file(uint32(k), r, ids); err != nil {
+			return nil, nil, err
+		}
+	}
+	return m.finish(rs)
+}
+
+// classes fills the list of classes; those that there were keep their labels.
+func (m *merger) classes(rs *rootState, rows []scanned) error {
+	given, err := rs.format.Names(rs.address)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errs.New(errs.DatasetUnread, printable(rs.uri), "repair or remove that file", "read the class names of %s",
+			printable(rs.uri)).Because(err)
+	}
+	highest, words := int32(-1), false
+	for i := range rows {
+		for j := range rows[i].samples {
+			s := &rows[i].samples[j]
+			switch {
+			case s.Class != "":
+				words = true
+			case s.Label >= 0:
+				highest = max(highest, int32(s.Label))
+			}
+		}
+	}
+	was := m.old.classes
+	switch {
+	case given != nil:
+		m.s.classes = given
+	case words || len(was) > 0 && was[0] != "0":
+		m.byWord(rows)
+	default:
+		for _, l := range m.old.labels {
+			highest = max(highest, l)
+		}
+		if highest < maxListed {
+			for l := range highest + 1 {
+				m.s.classes = append(m.s.classes, strconv.Itoa(int(l)))
+			}
+		}
+	}
+	return nil
+}
+
+// byWord gives words labels: sorted at the first index, new ones behind.
+func (m *merger) byWord(rows []scanned) {
+	m.words = map[string]int32{}
+	m.s.classes = slices.Clone(m.old.classes)
+	for l, w := range m.s.classes {
+		m.words[w] = int32(l)
+	}
+	var fresh []string
+	for i := range rows {
+		for j := range rows[i].samples {
+			w := word(&rows[i].samples[j])
+			if _, ok := m.words[w]; !ok && w != "" {
+				m.words[w] = 0
+				fresh = append(fresh, w)
+			}
+		}
+	}
+	slices.SortFunc(fresh, pyCompare)
+	for _, w := range fresh {
+		m.words[w] = int32(len(m.s.classes))
+		m.s.classes = append(m.s.classes, w)
+	}
+}
+
+func word(s *packed.Sample) string {
+	if s.Class == "" && s.Label >= 0 {
+		return strconv.FormatInt(s.Label, 10)
+	}
+	return s.Class
+}
+
+func (m *merger) label(s *packed.Sample) int32 {
+	if m.words == nil {
+		return int32(s.Label)
+	}
+	if w := word(s); w != "" {
+		return m.words[w]
+	}
+	return -1
+}
+
+func (m *merger) report(f packed.Found) {
+	for kind, n := range f.Skipped { // order-free: sums
+		m.s.report.Kinds[kind] += n
+		m.s.report.Ignored += n
+	}
+	m.s.report.Without += f.Without
+}
+
+// file adds the samples of one file. ids are the samples that it had, by name.
+func (m *merger) file(row uint32, r *scanned, ids []ident.SampleID) error {
+	if r.same > 0 {
+		for _, id := range ids {
+			if m.old.Live(id) {
+				m.found[id] = true
+				m.meta[id] = m.metaOf(id)
+			}
+		}
+		return nil
+	}
+	was := make(map[string]ident.SampleID, len(ids))
+	for _, id := range ids {
+		was[m.old.name(id)] = id
+	}
+	for i := range r.samples {
+		s := &r.samples[i]
+		meta := fileMeta{dev: r.st.dev, ino: r.st.ino, mtime: r.st.mtime, off: s.Off, size: s.Size}
+		label := m.label(s)
+		if id, ok := was[s.Key]; ok && m.s.labels[id] == label {
+			m.found[id], m.meta[id] = true, meta
+			continue
+		}
+		if len(m.s.dirOf) >= maxSamples || m.names.Len()+len(s.Key) > maxNames {
+			return errs.New(errs.ResourceExceeded, printable(m.s.uri), "split the dataset",
+				"%s has more than %d samples, or their keys more than %d bytes", printable(m.s.uri), int64(maxSamples),
+				int64(maxNames))
+		}
+		m.s.dirOf = append(m.s.dirOf, row)
+		m.names.WriteString(s.Key)
+		m.s.nameEnd = append(m.s.nameEnd, uint32(m.names.Len()))
+		m.s.labels = append(m.s.labels, label)
+		m.meta = append(m.meta, meta)
+	}
+	return nil
+}
+
+func (m *merger) finish(rs *rootState) (*snapshot, []fileMeta, error) {
+	m.s.names = m.names.String()
+	m.s.dead = make([]uint64, (len(m.s.dirOf)+63)/64)
+	for id, ok := range m.found {
+		if !ok {
+			m.s.dead[id>>6] |= 1 << (id & 63)
+		}
+	}
+	m.s.report.Folders = len(m.s.dirs)
+	m.s.seal(m.meta)
+	if m.s.live == 0 {
+		return nil, nil, errs.New(errs.DatasetEmpty, printable(rs.uri), packedHint[rs.format.Scheme()],
+			"none of the %d files of %s holds an image%s", len(m.s.dirs), printable(rs.uri), seen(m.s.report.Kinds))
+	}
+	return m.s, m.meta, nil
+}
+
+// seen says in words what there is instead of images.
+func seen(kinds map[string]int) string {
+	if len(kinds) == 0 {
+		return ""
+	}
+	var parts []string
+	for kind, n := range kinds {
+		parts = append(parts, count(n)+" "+printable(kind))
+	}
+	slices.Sort(parts)
+	return "; they hold " + list(parts)
+}

@@ -1,0 +1,155 @@
+"""Packed files against the real daemon: every sample is what the format's own reader gives, whatever its order; damaged
+files are refused with words, or cost their own samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real import draw
+
+import larder
+
+HERE = Path(__file__).resolve()
+FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
+
+pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+
+
+@pytest.fixture(scope="module")
+def formats():
+    """The interpreter that has the formats' own packages."""
+    if not FORMATS.exists():
+        if os.environ.get("LARDER_REQUIRE_FORMATS"):
+            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
+        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
+    return FORMATS
+
+
+def rows(loader):
+    """(label, digest, height, width) of every sample in the order of the dataset, by id."""
+    out = {}
+    for images, labels, index in loader:
+        for image, label, i in zip(images, labels.tolist(), index.tolist(), strict=True):
+            assert i not in out
+            out[i] = [label, hashlib.sha256(np.ascontiguousarray(image)).hexdigest(), *image.shape[:2]]
+    return [out[i] for i in sorted(out)]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_samples_are_those_of_the_formats_own_readers(real, formats, tmp_path, seed):
+    folder = draw(tmp_path / "images", 4, 9, seed=seed, size=(1, 90))
+    out = tmp_path / "out"
+    script = HERE.parent / "packed_files.py"
+    subprocess.run([formats, "-W", "ignore", script, folder, out, str(seed)], check=True, timeout=300)
+    for scheme in ("wds", "mds"):
+        want = json.loads((out / f"{scheme}.json").read_text())
+        assert len(want) > 20
+        for shuffle in (False, True):
+            got = rows(real(f"{scheme}:{out / scheme}", batch_size=7, shuffle=shuffle, seed=seed, return_index=True))
+            assert got == want
+
+
+def fashion(raw: Path, n: int, seed: int = 0) -> np.ndarray:
+    """Writes what torchvision's FashionMNIST reads; returns the images."""
+    rng = np.random.default_rng(seed)
+    raw.mkdir(parents=True)
+    images = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+    labels = rng.integers(0, 10, n, dtype=np.uint8)
+    for name, shape, data in (("train-images-idx3-ubyte", images.shape, images), ("train-labels-idx1-ubyte", (n,), labels)):
+        head = bytes([0, 0, 8, len(shape)]) + b"".join(d.to_bytes(4, "big") for d in shape)
+        (raw / name).write_bytes(head + data.tobytes())
+    for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        shutil.copy(raw / name.replace("t10k", "train"), raw / name)
+    return images
+
+
+def test_idx_files_are_what_torchvision_reads(real, tmp_path):
+    datasets = pytest.importorskip("torchvision.datasets")
+    fashion(tmp_path / "FashionMNIST" / "raw", 50)
+    want = datasets.FashionMNIST(str(tmp_path), train=True)
+    loader = real(f"idx:{tmp_path / 'FashionMNIST'}", batch_size=8, shuffle=True, seed=3, return_index=True)
+    seen = 0
+    for images, labels, index in loader:
+        for image, label, i in zip(images, labels, index.tolist(), strict=True):
+            grey, y = want[i]
+            assert (np.asarray(grey.convert("RGB")) == image).all() and label == y
+            seen += 1
+    assert seen == len(want) == 50
+
+
+def test_cifar_rows_are_the_pixels_of_the_binary_version(real, tmp_path):
+    rng = np.random.default_rng(4)
+    root = tmp_path / "cifar-10-batches-bin"
+    root.mkdir()
+    planes = rng.integers(0, 256, (5, 7, 3, 32, 32), dtype=np.uint8)
+    labels = rng.integers(0, 10, (5, 7), dtype=np.uint8)
+    for b in range(5):
+        rows = b"".join(bytes([labels[b, i]]) + planes[b, i].tobytes() for i in range(7))
+        (root / f"data_batch_{b + 1}.bin").write_bytes(rows)
+    (root / "batches.meta.txt").write_text("\n".join(f"name{i}" for i in range(10)) + "\n\n")
+    loader = real(f"cifar10:{tmp_path}", batch_size=6, subset='class != "name3"', return_index=True)
+    seen = 0
+    for images, got, index in loader:
+        for image, label, i in zip(images, got.tolist(), index.tolist(), strict=True):
+            assert (image == planes.reshape(35, 3, 32, 32)[i].transpose(1, 2, 0)).all()
+            assert label == labels.reshape(35)[i]
+            seen += 1
+    assert seen == (labels != 3).sum()
+
+
+def tar(path: Path, folder: Path) -> int:
+    """Packs a folder with the standard library's tarfile; returns the samples."""
+    import tarfile
+
+    files = sorted(p for p in folder.rglob("*.*") if p.is_file())
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as t:
+        for i, p in enumerate(files):
+            t.add(p, f"{i:04}{p.suffix}")
+    return len(files)
+
+
+@pytest.mark.audit("--in-place")
+def test_damaged_tars_are_refused_or_cost_their_own_samples(real, tmp_path):
+    folder = draw(tmp_path / "images", 2, 5, size=(20, 30))
+    n = tar(tmp_path / "good.tar", folder)
+    whole = (tmp_path / "good.tar").read_bytes()
+    pick = random.Random(5)
+    refused = delivered = 0
+    for case in range(12):
+        path = tmp_path / f"bad-{case}.tar"
+        if case % 2:
+            path.write_bytes(whole[: pick.randrange(1, len(whole) - 10240)])
+        else:
+            at = pick.randrange(600, len(whole) - 10240)
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << pick.randrange(8)]) + whole[at + 1 :])
+        try:
+            loader = real(f"wds:{path}", batch_size=4, on_error="skip")
+        except larder.Error as e:
+            assert str(path) in str(e)
+            refused += 1
+            continue
+        got = sum(len(labels) for _, labels in loader)
+        assert n - 2 <= got + len(loader.quarantined) <= n
+        delivered += 1
+    assert refused >= 6
+    assert delivered
+
+
+def test_missing_shards_and_unknown_schemes_say_what_to_do(real, tmp_path):
+    tar(tmp_path / "p-0.tar", draw(tmp_path / "images", 1, 3, size=(20, 30)))
+    with pytest.raises(larder.Error, match=r"p-1\.tar.*no such file") as e:
+        real(f"wds:{tmp_path}/p-{{0..1}}.tar", batch_size=2)
+    assert "name the files that are there" in str(e.value)
+    with pytest.raises(larder.Error, match="did you mean wds:"):
+        real(f"wdz:{tmp_path}", batch_size=2)
+    with pytest.raises(larder.Error, match="takes no \\?split"):
+        real(f"wds:{tmp_path}?split=test", batch_size=2)
