@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -204,6 +205,9 @@ func (p *jobParser) field(v *yaml.Node, m protoreflect.Message, fd protoreflect.
 			op := list.AppendMutable().Message()
 			p.op(item, op)
 		}
+	case fd.Kind() == protoreflect.BytesKind,
+		fd.Kind() == protoreflect.MessageKind && fd.Message().FullName() != "google.protobuf.Struct":
+		p.asJSON(v, m, fd)
 	case fd.Kind() == protoreflect.MessageKind: // args
 		args := m.Mutable(fd).Message().Interface().(*structpb.Struct)
 		if s := p.structure(v, key); s != nil {
@@ -218,6 +222,22 @@ func (p *jobParser) field(v *yaml.Node, m protoreflect.Message, fd protoreflect.
 			m.Set(fd, val)
 		}
 	}
+}
+
+// asJSON reads what is written as in the JSON of the session: a schema, a duration such as 30s, bytes in base64.
+func (p *jobParser) asJSON(v *yaml.Node, m protoreflect.Message, fd protoreflect.FieldDescriptor) {
+	key := string(fd.Name())
+	text, err := protojson.Marshal(&structpb.Struct{Fields: map[string]*structpb.Value{key: p.value(v, key, 0)}})
+	whole := m.New()
+	if err == nil {
+		err = protojson.Unmarshal(text, whole.Interface())
+	}
+	if err != nil {
+		p.fail(v, key, "write it as in docs/protocol.md: a schema as fields, a duration as 30s, bytes in base64",
+			"%s cannot be read", key)
+		return
+	}
+	m.Set(fd, whole.Get(fd))
 }
 
 func scalar(v *yaml.Node, fd protoreflect.FieldDescriptor) (protoreflect.Value, string) {

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"larder/internal/errs"
@@ -64,7 +66,9 @@ func TestEveryFieldOfAJob(t *testing.T) {
 	full := &larderv1.JobSpec{Name: "n", Dataset: "d", Subset: "s", BatchSize: 1, Shuffle: true, Order: "fixed", Seed: 2,
 		DropLast: true,
 		Even:     "none", WorldSize: 3, Replica: 4, NumNodes: 5, Share: "augmented", OnError: "skip", Prefetch: 6, Epochs: 7,
-		SkipEmpty: true,
+		SkipEmpty: true, Cache: "items", Indices: []byte{1, 0, 0, 0}, SampleTimeout: durationpb.New(30 * time.Second),
+		Schema: &larderv1.Schema{Structure: "{}", Fields: []*larderv1.SchemaField{
+			{Name: "x", Kind: "array", Dtype: "uint8", Shape: []int64{2, -1}}}},
 		Transform: []*larderv1.Op{{Kind: "k", Name: "Resize",
 			Args: structOf(t, map[string]any{"size": []any{1, "x", true, nil, map[string]any{"a": 1}}})}}}
 	fields := full.ProtoReflect().Descriptor().Fields()
@@ -100,6 +104,10 @@ func TestJobMistakes(t *testing.T) {
 		"name: [a]\n":                           "takes one value",
 		"transform: Resize\n":                   "must be a list",
 		"transform: [3]\n":                      "an op must be",
+		"schema: 3\n":                           "schema cannot be read",
+		"schema: {feilds: []}\n":                "schema cannot be read",
+		"indices: \"*\"\n":                      "indices cannot be read",
+		"sample_timeout: soon\n":                "sample_timeout cannot be read",
 		"transform: [{args: {}}]\n":             "an op without a name",
 		"transform: [{name: a, agrs: 3}]":       "did you mean args?",
 		"transform: [{Resize: 224}]\n":          "must be keys and values",

@@ -92,8 +92,8 @@ func (l *library) recipeOn(
 		return nil, nil, err
 	}
 	if len(made.Out.Fields) == 0 {
-		return nil, nil, errs.New(errs.Invalid, "schema", "return at least one value", "register job %s: its samples have no "+
-			"fields", spec.GetName())
+		return nil, nil, errs.New(errs.Invalid, "schema", "return at least one value",
+			"register job %s: its samples have no fields", spec.GetName())
 	}
 	if t := spec.GetSampleTimeout(); t != nil {
 		made.Timeout = t.AsDuration()

@@ -141,8 +141,11 @@ func TestJobsOfOthers(t *testing.T) {
 	if s, err := e.GetStats(as(t, 61002), &larderv1.GetStatsRequest{}); err != nil || strings.Contains(s.String(), dir) {
 		t.Errorf("the counters reveal it: %v, %v", s, err)
 	}
-	if d, err := e.ListDatasets(as(t, 61002), &larderv1.ListDatasetsRequest{}); err != nil || len(d.GetDatasets()) != 0 {
-		t.Errorf("datasets of another user: %v, %v", d, err)
+	for uid, want := range map[uint32]int{61002: 1, 61003: 0} { // what 61002 has declared above, and nobody else's
+		d, err := e.ListDatasets(as(t, uid), &larderv1.ListDatasetsRequest{})
+		if err != nil || len(d.GetDatasets()) != want || want > 0 && d.GetDatasets()[0].GetUri() != "python:n@" {
+			t.Errorf("datasets that uid %d sees: %v, %v", uid, d, err)
+		}
 	}
 	for _, uid := range []uint32{61001, 0} { // its user, and root
 		for _, name := range []string{"DescribeJob", "PauseJob", "ResumeJob", "SetSubset", "ListOrders", "ResolveKeys",

@@ -1,10 +1,15 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"math"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -339,4 +344,48 @@ func TestSharedInstancesAreMadeOnce(t *testing.T) {
 	}
 	a.detach()
 	b.detach()
+}
+
+// The worker of 100 lines in examples/worker, a process of its own, serves a job.
+func TestExampleWorker(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "worker")
+	if out, err := exec.Command("go", "build", "-o", bin, "larder/examples/worker").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w := serve(t)
+	squares := record.Schema{Fields: []record.Field{{Name: "square", Kind: record.Scalar, DType: record.Int64}}}
+	c := w.dial()
+	uri := declare(t, c, "squares", 100, func(r *larderv1.AddRecordsRequest) { r.Schema = squares.Proto() })
+	job, tr := w.madeJob(madeSpec("a", uri, 16, func(s *larderv1.JobSpec) { s.Schema = squares.Proto() }))
+	var stderr bytes.Buffer
+	run := exec.Command(bin, w.socket, uri, job.GetRecipe())
+	run.Stderr = &stderr
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = run.Process.Kill(), run.Wait() }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := tr.st.StartEpoch(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	var ids []int64
+	for {
+		b, err := tr.st.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v; the worker says %q", err, stderr.String())
+		}
+		for i, id := range b.Index() {
+			if got := int64(binary.LittleEndian.Uint64(b.Field("square")[8*i:])); got != id*id {
+				t.Fatalf("the square of %d is %d", id, got)
+			}
+			ids = append(ids, id)
+		}
+		b.Release()
+	}
+	exactly(t, "squares", ids, all(100))
+	tr.detach()
 }

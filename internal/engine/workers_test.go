@@ -55,8 +55,10 @@ var lies = map[string]struct {
 	}, "lies outside"},
 	"bytes": {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 0, math.MaxUint64) },
 		"workers.max_record"},
-	"end":   {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 1<<20-8, 200) }, "lies outside"},
-	"none":  {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 0, 0) }, "0 bytes are no record"},
+	"end": {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 1<<20-8, 200) },
+		"lies outside"},
+	"none": {func(w *workertest.Worker, t workertest.Task) error { return done(w, t.Task, 0, 0) },
+		"0 bytes are no record"},
 	"magic": {altered(func(b []byte) []byte { b[0]++; return b }), "it begins with"},
 	"short": {altered(func(b []byte) []byte { return b[:len(b)-64] }), "the header says"},
 	"long field": {altered(func(b []byte) []byte {
@@ -69,10 +71,12 @@ var lies = map[string]struct {
 	}), "field 0"},
 	"dims": {ofSchema(record.Schema{Fields: []record.Field{
 		{Name: "x", Kind: record.Array, DType: record.Int64, Shape: []int64{5}}, madeSchema.Fields[1]}},
-		record.Content{Dims: []int64{5}, Data: make([]byte, 40)}, record.Content{Data: make([]byte, 8)}), "field x: shape [5]"},
+		record.Content{Dims: []int64{5}, Data: make([]byte, 40)}, record.Content{Data: make([]byte, 8)}),
+		"field x: shape [5]"},
 	"dtype": {ofSchema(record.Schema{Fields: []record.Field{
 		{Name: "x", Kind: record.Array, DType: record.Uint64, Shape: []int64{4}}, madeSchema.Fields[1]}},
-		record.Content{Dims: []int64{4}, Data: make([]byte, 32)}, record.Content{Data: make([]byte, 8)}), "field x: dtype uint64"},
+		record.Content{Dims: []int64{4}, Data: make([]byte, 32)}, record.Content{Data: make([]byte, 8)}),
+		"field x: dtype uint64"},
 	"fields": {ofSchema(record.Schema{Fields: madeSchema.Fields[:1]},
 		record.Content{Dims: []int64{4}, Data: make([]byte, 32)}), "1 fields, the schema says 2"},
 }
@@ -149,15 +153,20 @@ func TestRuleBreakersLeave(t *testing.T) {
 			}
 			return k.Done(t.Task, 0, sampleOf(t))
 		},
-		"foreign":  func(k *workertest.Worker, t workertest.Task) error { return done(k, t.Task+1000, 0, 64) },
-		"work":     func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Work, 3, []byte("{}")) },
-		"no grow":  func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Grow, 0, make([]byte, 8)) },
-		"no frame": func(k *workertest.Worker, _ workertest.Task) error { _, err := k.Conn.Write(make([]byte, 4096)); return err },
-		"task": func(k *workertest.Worker, t workertest.Task) error {
-			return k.Send(wire.Task, 0, t.TaskFrame.Append(nil))
+		"foreign": func(k *workertest.Worker, t workertest.Task) error { return done(k, t.Task+1000, 0, 64) },
+		"work":    func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Work, 3, []byte("{}")) },
+		"no grow": func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Grow, 0, make([]byte, 8)) },
+		"no frame": func(k *workertest.Worker, _ workertest.Task) error {
+			_, err := k.Conn.Write(make([]byte, 4096))
+			return err
 		},
-		"failed": func(k *workertest.Worker, _ workertest.Task) error { return k.Send(wire.Failed, 0, []byte("12345678{")) },
-		"dies":   func(k *workertest.Worker, _ workertest.Task) error { return k.Conn.CloseWrite() },
+		"task": func(k *workertest.Worker, t workertest.Task) error {
+			return k.Send(wire.Task, 0, t.Append(nil))
+		},
+		"failed": func(k *workertest.Worker, _ workertest.Task) error {
+			return k.Send(wire.Failed, 0, []byte("12345678{"))
+		},
+		"dies": func(k *workertest.Worker, _ workertest.Task) error { return k.Conn.CloseWrite() },
 	}
 	var wg sync.WaitGroup
 	for name, do := range breaks {

@@ -32,7 +32,7 @@ func (s *conn) handleWork(h wire.Header, p []byte, at int64) error {
 	if (h.Type == wire.Work) == (s.worker != nil) {
 		return wire.Violation("a session of a worker begins with its only WORK, not with %s", h.Type)
 	}
-	switch h.Type {
+	switch h.Type { //nolint:exhaustive // the others are refused below
 	case wire.Work:
 		err := s.guard("WORK", func() error { return s.beginWork(h.ID, p, at) })
 		if err != nil {
@@ -70,7 +70,7 @@ func (s *conn) handleWork(h wire.Header, p []byte, at int64) error {
 func (s *conn) memory(n uint64, at int64) (*shm.Segment, error) {
 	fd, ok := s.rcv.Take(at)
 	if !ok {
-		return nil, wire.Violation("the descriptor of the worker's memory rides on the first byte of the frame, and is not there")
+		return nil, wire.Violation("no descriptor of the worker's memory rides on the first byte of the frame")
 	}
 	return shm.MapForeign(fd, int64(min(n, 1<<62)), s.srv.cfg.Crew.MaxMemory())
 }

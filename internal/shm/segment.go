@@ -198,8 +198,8 @@ func mapForeign(fd int, size, limit int64) (*Segment, error) {
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil, errs.New(errs.ResourceExceeded, "memory",
-			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)", "map a worker's memory of %d bytes",
-			size).Because(err)
+			"raise the limit of address space (ulimit -v) or of mappings (vm.max_map_count)",
+			"map a worker's memory of %d bytes", size).Because(err)
 	}
 	return adopt(fd, mem), nil
 }
@@ -208,7 +208,8 @@ func mapForeign(fd int, size, limit int64) (*Segment, error) {
 // get its descriptor can map it for reading only.
 func CreateSparse(name string, size int64) (*Segment, error) {
 	if size <= 0 || int64(int(size)) != size {
-		return nil, errs.New(errs.Invalid, name, "ask for at least one byte", "a shared segment of %d bytes cannot exist", size)
+		return nil, errs.New(errs.Invalid, name, "ask for at least one byte",
+			"a shared segment of %d bytes cannot exist", size)
 	}
 	fd, err := unix.MemfdCreate(name[:min(len(name), maxName)], unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -41,14 +41,14 @@ type Crew struct {
 	mu struct {
 		sync.Mutex
 		stopped bool
-		next    uint64         // number of the last task
-		workers []*Worker      // in the order in which they came
-		came    uint32         // number of the last worker
-		queues  map[fit]*queue // of tasks that no worker has
-		order   []fit          // of queues, so that no decision follows from the order of a map
-		fresh   []*Worker      // that may have room for a task, for the feeder
-		added   []*task        // for the feeder
-		dropped []*task        // for the feeder to answer: whoever drops them must not wait
+		next    uint64                // number of the last task
+		workers []*Worker             // in the order in which they came
+		came    uint32                // number of the last worker
+		queues  map[fit]*queue        // of tasks that no worker has
+		order   []fit                 // of queues, so that no decision follows from the order of a map
+		fresh   []*Worker             // that may have room for a task, for the feeder
+		added   []*task               // for the feeder
+		dropped []*task               // for the feeder to answer: whoever drops them must not wait
 		judged  map[*task]func() bool // tasks of workers that ended, until judge says whether that counts
 		copies  map[coordinator.FlightID]copied
 		held    map[fit]int64 // bytes of copies

@@ -5,6 +5,7 @@ package workertest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -191,7 +192,7 @@ func (w *Worker) Fail(task uint64, f wire.Failure) error {
 func (w *Worker) Serve(make func(Task) ([]byte, *wire.Failure)) error {
 	for n := 0; ; n++ {
 		t, err := w.Task()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
