@@ -167,6 +167,28 @@ def test_without_batches(loader_of, torch):
         same(torch, a, b)
 
 
+def test_batches_as_a_dataset_for_torchs_own_loader(real, torch):
+    loader = real([(i, str(i)) for i in range(10)], batch_size=4, output="torch")
+    theirs = torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None)
+    assert len(theirs) == 3
+    for _ in range(2):
+        assert [b[0].tolist() for b in theirs] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with pytest.raises(larder.InvalidError, match="inside a worker of torch's DataLoader"):
+        list(torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None, num_workers=1))
+
+
+def test_a_state_continues_an_epoch(loader_of, torch):
+    ours = loader_of(list(range(40)), batch_size=4, shuffle=True, num_workers=1, name="stateful", job="first", seed=1)
+    it = iter(ours)
+    got = torch.cat([next(it) for _ in range(4)]).tolist()
+    state = ours.state_dict()
+    ours.close()
+    rest = loader_of(list(range(40)), batch_size=4, shuffle=True, num_workers=1, name="stateful", job="second", seed=1)
+    rest.load_state_dict(state)
+    got += torch.cat(list(rest)).tolist()
+    assert sorted(got) == list(range(40))
+
+
 def test_ragged_fields(real, torch):
     dataset = Items(10, lambda i: (np.full(i % 4 + 1, i, np.float32), [i] * (i % 3), np.zeros(2)))
     lists = list(real(dataset, batch_size=5, ragged="list"))
