@@ -25,6 +25,7 @@ PAGES = [
     "docs/start.md",
     "docs/will-it-help.md",
     "docs/guides/pytorch.md",
+    "docs/guides/python-datasets.md",
     "docs/guides/several-jobs.md",
     "docs/guides/memory.md",
     "docs/guides/operating.md",
