@@ -51,7 +51,8 @@ func (e event) epoch() int64 {
 	return int64(e.end.GetEpoch())
 }
 
-// Attach binds the session to a rank of a registered job and maps its ring. A session has one attachment in its life;
+// Attach binds the session to a rank of a registered job and maps its ring. Where the job's recipe ends in MixUp or
+// CutMix, batches come as they are before that op, and the caller mixes. A session has one attachment in its life;
 // open another session for another rank. When ctx ends first, close the session: the daemon may have attached it.
 func (c *Conn) Attach(ctx context.Context, req *larderv1.AttachRequest) (*Stream, error) {
 	p, err := wire.Marshal(req)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,10 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"larder/internal/config"
+	"larder/internal/daemon"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/internal/store"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -136,8 +139,16 @@ type verifier struct {
 }
 
 func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
-	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir,
-		Logger: slog.New(slog.DiscardHandler)})
+	// Without a daemon, stores are reached as one would be that LARDER_CONFIG and the environment configure.
+	cfg, err := config.Load(os.Getenv("LARDER_CONFIG"), os.Environ(), nil)
+	if err != nil {
+		return nil, err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	stores := store.New(store.Config{Settings: daemon.StoreSettings(cfg), Log: quiet})
+	defer stores.Close()
+	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir, Stores: stores,
+		Logger: quiet})
 	if err != nil {
 		return nil, err
 	}

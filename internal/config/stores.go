@@ -139,8 +139,8 @@ func storeValue(name, scheme string, a storeAttribute) value {
 				}
 			}
 			s.values[a.name] = a.get(&d)
-			list := slices.DeleteFunc(slices.Clone(c.Stores), func(o StoreConfig) bool { return o.Name == name })
-			c.Stores = append(list, s)
+			c.Stores = slices.DeleteFunc(slices.Clone(c.Stores), func(o StoreConfig) bool { return o.Name == name })
+			c.Stores = append(c.Stores, s)
 			slices.SortFunc(c.Stores, func(a, b StoreConfig) int { return strings.Compare(a.Name, b.Name) })
 			return nil
 		},
@@ -179,7 +179,7 @@ func storeNames(key string) (names []string) {
 			name = rest[:i]
 		}
 	}
-	for _, s := range append(StoreSchemes[:len(StoreSchemes):len(StoreSchemes)], name) {
+	for _, s := range append(slices.Clip(StoreSchemes), name) {
 		for _, k := range KeysOfStore(s) {
 			names = append(names, k.Name)
 		}

@@ -67,7 +67,8 @@ func TestStoreSettings(t *testing.T) {
 	if err := c.Set("stores.s3://bucket.parallel", "3", config.Origin{}); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := StoreSettings(c)("s3", "s3://bucket"), StoreSettings(c)("s3", "s3://other"); a.Parallel != 3 || b.Parallel == 3 {
+	set := StoreSettings(c)
+	if a, b := set("s3", "s3://bucket"), set("s3", "s3://other"); a.Parallel != 3 || b.Parallel == 3 {
 		t.Errorf("%d and %d", a.Parallel, b.Parallel)
 	}
 }

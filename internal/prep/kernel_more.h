@@ -7,22 +7,43 @@ typedef double v4d __attribute__((vector_size(32)));
 
 enum { LANES = 64 }; /* pixels of a row that a blur sums up at once */
 
-/* A pixel as four numbers; the fourth is the byte behind it, or 0 behind the image. */
-static inline v4i at_pixel(const uint8_t *src, int64_t len, int64_t off) {
-	v4b b = {0};
+/* A pixel as four bytes; the fourth is the byte behind it, or 0 behind the image. */
+static inline int32_t at_pixel(const uint8_t *src, int64_t len, int64_t off) {
+	int32_t b = 0;
 	if (off + 4 <= len)
 		memcpy(&b, src + off, 4);
 	else
 		memcpy(&b, src + off, 3);
-	return __builtin_convertvector(b, v4i);
+	return b;
 }
 
 static inline int32_t into(int32_t i, int32_t n) { return i < 0 ? 0 : i < n ? i : n - 1; }
+#endif
 
-/* Three bytes of a pixel; the byte behind it may be written, but for the last pixel. */
-static inline void put_pixel(uint8_t *dst, v4i v, int last) {
-	v4b b = __builtin_convertvector(v, v4b);
-	memcpy(dst, &b, last ? 3 : 4);
+/* The four bytes as numbers, and numbers of 0 to 255 cut off to bytes. */
+#if LEVEL_N >= 3
+#define WIDE(b) ((v4d)_mm256_cvtepi32_pd(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(b))))
+
+TARGET static inline int32_t FN(narrow)(const v4d *v) {
+	__m256d low = _mm256_max_pd((__m256d)*v, _mm256_setzero_pd());
+	__m128i i = _mm256_cvttpd_epi32(_mm256_min_pd(low, _mm256_set1_pd(255.0)));
+	i = _mm_packus_epi32(i, i);
+	return _mm_cvtsi128_si32(_mm_packus_epi16(i, i));
+}
+#else
+#define WIDE(b)                                                     \
+	({                                                              \
+		int32_t p_ = (b);                                           \
+		(v4d){p_ & 255, p_ >> 8 & 255, p_ >> 16 & 255, 0};          \
+	})
+
+TARGET static inline int32_t FN(narrow)(const v4d *v) {
+	int32_t b = 0;
+	for (int c = 0; c < 3; c++) {
+		double x = (*v)[c] > 0.0 ? (*v)[c] : 0.0;
+		b |= (int32_t)(x < 255.0 ? x : 255.0) << 8 * c;
+	}
+	return b;
 }
 #endif
 
@@ -46,16 +67,23 @@ TARGET static void FN(affine_fixed)(const larder_affine *a, const uint8_t *src, 
 	}
 }
 
-TARGET static inline v4i FN(linear)(const larder_affine *a, const uint8_t *src, double xin, double yin) {
+TARGET static inline int32_t FN(linear)(const larder_affine *a, const uint8_t *src, double xin, double yin) {
 	int64_t len = 3 * (int64_t)a->w * a->h;
 	int32_t x = xin >= 0 ? (int32_t)xin : -1, y = yin >= 0 ? (int32_t)yin : -1;
 	double dx = xin - x, dy = yin - y;
-	int64_t left = 3 * (int64_t)into(x, a->w), right = 3 * (int64_t)into(x + 1, a->w);
-	int64_t up = 3 * (int64_t)a->w * into(y, a->h), down = 3 * (int64_t)a->w * into(y + 1, a->h);
-#define AT(off) __builtin_convertvector(at_pixel(src, len, off), v4d)
+	int64_t row = 3 * (int64_t)a->w, left = 3 * (int64_t)x, right = left + 3, up = row * y, down = up + row;
+	/* Bytes behind a pixel are there, but for those of the last row. */
+	if (x < 0 || x + 1 >= a->w || y < 0 || y + 2 >= a->h) {
+		left = 3 * (int64_t)into(x, a->w), right = 3 * (int64_t)into(x + 1, a->w);
+		up = row * into(y, a->h), down = row * into(y + 1, a->h);
+	} else {
+		len = INT64_MAX;
+	}
+#define AT(off) WIDE(at_pixel(src, len, off))
 	v4d p = AT(up + left), q = AT(down + left);
 	v4d v1 = p + (AT(up + right) - p) * dx, v2 = q + (AT(down + right) - q) * dx;
-	return __builtin_convertvector(v1 + (v2 - v1) * dy, v4i);
+	v4d v = v1 + (v2 - v1) * dy;
+	return FN(narrow)(&v);
 }
 
 TARGET static inline void FN(cubic)(const v4d v[4], double d, v4d *to) {
@@ -64,42 +92,44 @@ TARGET static inline void FN(cubic)(const v4d v[4], double d, v4d *to) {
 	*to = v2 + d * (p2 + d * (p3 + d * p4));
 }
 
-TARGET static inline v4i FN(bicubic)(const larder_affine *a, const uint8_t *src, double xin, double yin) {
+TARGET static inline int32_t FN(bicubic)(const larder_affine *a, const uint8_t *src, double xin, double yin) {
 	int64_t len = 3 * (int64_t)a->w * a->h, at[4];
 	int32_t x = xin >= 0 ? (int32_t)xin : -1, y = yin >= 0 ? (int32_t)yin : -1;
 	double dx = xin - x, dy = yin - y;
 	v4d v[4], r;
+	int inside = x >= 1 && x + 2 < a->w && y >= 1 && y + 3 < a->h;
+	if (inside)
+		len = INT64_MAX;
 	for (int i = 0; i < 4; i++)
-		at[i] = 3 * (int64_t)into(x - 1 + i, a->w);
+		at[i] = 3 * (int64_t)(inside ? x - 1 + i : into(x - 1 + i, a->w));
 	for (int i = 0; i < 4; i++) {
-		int64_t row = 3 * (int64_t)a->w * into(y - 1 + i, a->h);
+		int64_t row = 3 * (int64_t)a->w * (inside ? y - 1 + i : into(y - 1 + i, a->h));
 		v4d line[4] = {AT(row + at[0]), AT(row + at[1]), AT(row + at[2]), AT(row + at[3])};
 		FN(cubic)(line, dx, &v[i]);
 	}
 #undef AT
 	FN(cubic)(v, dy, &r);
-	v4i out = {0};
-	for (int c = 0; c < 3; c++)
-		out[c] = r[c] <= 0.0 ? 0 : r[c] >= 255.0 ? 255 : (int32_t)r[c];
-	return out;
+	return FN(narrow)(&r);
 }
+#undef WIDE
 
 TARGET static void FN(affine)(const larder_affine *a, const uint8_t *src, uint8_t *dst) {
 	if (a->kind == LARDER_FIXED) {
 		FN(affine_fixed)(a, src, dst);
 		return;
 	}
-	const v4i fill = {a->fill[0], a->fill[1], a->fill[2], 0};
+	const int32_t fill = a->fill[0] | a->fill[1] << 8 | a->fill[2] << 16;
 	const double *m = a->m;
 	for (int32_t y = 0; y < a->rh; y++)
 		for (int32_t x = 0; x < a->rw; x++, dst += 3) {
 			double xo = x + 0.5, yo = y + 0.5;
 			double xin = m[0] * xo + m[1] * yo + m[2], yin = m[3] * xo + m[4] * yo + m[5];
-			v4i v = fill;
+			int32_t v = fill;
 			if (xin >= 0.0 && xin < a->w && yin >= 0.0 && yin < a->h)
 				v = a->kind == LARDER_LINEAR ? FN(linear)(a, src, xin - 0.5, yin - 0.5)
 				                             : FN(bicubic)(a, src, xin - 0.5, yin - 0.5);
-			put_pixel(dst, v, y + 1 == a->rh && x + 1 == a->rw);
+			/* The byte behind a pixel is written too, but for the last one. */
+			memcpy(dst, &v, y + 1 == a->rh && x + 1 == a->rw ? 3 : 4);
 		}
 }
 
@@ -185,6 +215,12 @@ TARGET static void FN(blur)(const larder_blur *b, const float *k, const int32_t 
 	}
 }
 
+/* A float from 0 up as a byte, cut off at 255; written without a branch, so that compilers make vectors of it. */
+TARGET static inline int32_t FN(cut)(float v) {
+	int32_t i = (int32_t)v;
+	return pick(i > 255, 255, i);
+}
+
 /* What is inside of a border of one pixel; both sides are 3 at least. */
 TARGET static void FN(sharpen)(const uint8_t *src, int64_t w, int64_t h, float f, uint8_t *dst) {
 	const float side = 1.0f / 13.0f, middle = 5.0f / 13.0f;
@@ -197,10 +233,11 @@ TARGET static void FN(sharpen)(const uint8_t *src, int64_t w, int64_t h, float f
 			v += (float)down[i - 3] * side + (float)down[i] * side + (float)down[i + 3] * side;
 			v += (float)mid[i - 3] * side + (float)mid[i] * middle + (float)mid[i + 3] * side;
 			v += (float)up[i - 3] * side + (float)up[i] * side + (float)up[i + 3] * side;
-			int32_t smooth = (int32_t)(v < 255.0f ? v : 255.0f);
+			int32_t smooth = FN(cut)(v);
 			float t = (float)smooth + f * (float)((int32_t)mid[i] - smooth);
-			t = t < 0.0f ? 0.0f : t;
-			out[i] = (uint8_t)(int32_t)(t < 255.0f ? t : 255.0f);
+			t = t > 0 ? t : 0;
+			t = t < 255 ? t : 255;
+			out[i] = (uint8_t)t;
 		}
 	}
 }

@@ -115,8 +115,8 @@ func (w *Worker) plan(r *Recipe, ops opRange, key RandKey, width, height int) (p
 			p.steps = append(p.steps, step{kind: stepGray})
 		default:
 			p.more(o, &rnd)
-			if err := w.checkSize(p.w, p.h, "the image after "+o.spec.Name); err != nil {
-				return planner{}, err
+			if o.expand && !w.allowed(p.w, p.h) {
+				return planner{}, w.checkSize(p.w, p.h, "the image after "+o.spec.Name)
 			}
 		}
 	}

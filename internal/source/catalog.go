@@ -126,6 +126,9 @@ func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Data
 	if err != nil {
 		return nil, err
 	}
+	if err := c.mayOpen(at.root); err != nil {
+		return nil, err
+	}
 	canonical := at.uri
 	if name == "" || name == uri {
 		name = canonical

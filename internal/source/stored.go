@@ -36,11 +36,19 @@ func storedRoot(uri, place string) (string, error) {
 
 // storeOf opens the store of a root.
 func (c *Catalog) storeOf(ctx context.Context, root string) (store.Store, string, error) {
-	if c.cfg.Stores == nil {
-		return nil, "", errs.New(errs.Unsupported, printable(root), "let the daemon read it",
-			"%s cannot be read here, only folders are", printable(root))
+	if err := c.mayOpen(root); err != nil {
+		return nil, "", err
 	}
 	return c.cfg.Stores.Open(ctx, root)
+}
+
+// mayOpen refuses stores where the catalogue has none.
+func (c *Catalog) mayOpen(root string) error {
+	if isStored(root) && c.cfg.Stores == nil {
+		return errs.New(errs.Unsupported, printable(root), "let the daemon read it",
+			"%s cannot be read here, only folders are", printable(root))
+	}
+	return nil
 }
 
 // storeDevice marks the devices of stores: no file system has such a number.

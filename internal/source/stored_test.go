@@ -59,7 +59,8 @@ func newBucket(t *testing.T) *bucketOf {
 
 func (b *bucketOf) put(t *testing.T, key, content string) {
 	t.Helper()
-	_, err := b.mem.PutObject("data", key, map[string]string{"Last-Modified": "Mon, 02 Jan 2023 15:04:05 GMT"}, strings.NewReader(content), int64(len(content)), nil)
+	meta := map[string]string{"Last-Modified": "Mon, 02 Jan 2023 15:04:05 GMT"}
+	_, err := b.mem.PutObject("data", key, meta, strings.NewReader(content), int64(len(content)), nil)
 	must(t, err)
 }
 
@@ -155,7 +156,8 @@ func TestABucketThatChanges(t *testing.T) {
 	}
 	_, err = c.Add(t.Context(), "", uri)
 	must(t, err)
-	if got := keysOf(d); !slices.Equal(got, []string{"a/0.jpg", "a/1.jpg", "b/0.jpg", "b/new.jpg"}) || b.lists.Load() != 2 {
+	want := []string{"a/0.jpg", "a/1.jpg", "b/0.jpg", "b/new.jpg"}
+	if got := keysOf(d); !slices.Equal(got, want) || b.lists.Load() != 2 {
 		t.Errorf("%d lists, %q", b.lists.Load(), got)
 	}
 	if d.Object(1) == before {

@@ -85,6 +85,17 @@ var (
 		counter("quarantined_total", "Distinct samples that could not be prepared."),
 	}
 
+	storeCounts = []*family{
+		counter("store_reads_total", "Requests sent to a store for objects and about objects.", "store"),
+		counter("store_lists_total", "Requests sent to a store for lists of objects.", "store"),
+		counter("store_bytes_total", "Bytes of a store's answers.", "store"),
+		counter("store_retries_total", "Requests to a store that repeated a failed one.", "store"),
+		counter("store_hedges_total", "Second requests to a store beside a slow one.", "store"),
+		counter("store_errors_total", "Reads and lists of a store that failed in the end.", "store"),
+		counter("store_money_total", "What a store cost by the prices of the configuration (stores.NAME.price_get).",
+			"store"),
+	}
+
 	hitsMetric      = counter("hits_total", "Samples found in a tier; form is encoded, decoded or augmented.", "form")
 	evictionsMetric = counter("evictions_total", "Samples evicted from a tier.", "form")
 	tierBytes       = gauge("tier_bytes", "Bytes that a tier holds, never above its budget.", "form")
@@ -106,16 +117,6 @@ var (
 	workerSeconds   = counter("worker_seconds_total",
 		"Time of worker processes; step is decode, augment or in_place.", "step")
 
-	storeCounts = []*family{
-		counter("store_reads_total", "Requests sent to a store for objects and about objects.", "store"),
-		counter("store_lists_total", "Requests sent to a store for lists of objects.", "store"),
-		counter("store_bytes_total", "Bytes of a store's answers.", "store"),
-		counter("store_retries_total", "Requests to a store that repeated a failed one.", "store"),
-		counter("store_hedges_total", "Second requests to a store beside a slow one.", "store"),
-		counter("store_errors_total", "Reads and lists of a store that failed in the end.", "store"),
-		counter("store_money_total", "What a store cost by the prices of the configuration (stores.NAME.price_get and others).",
-			"store"),
-	}
 	gpuMemory = gauge("gpu_memory_bytes", "Memory of a GPU; there is no series without a driver.", "uuid", "name")
 	gpuUsed   = gauge("gpu_memory_used_bytes", "Used memory of a GPU.", "uuid", "name")
 	gpuBusy   = gauge("gpu_utilization_ratio", "Busy part of a GPU's processors, 0 to 1.", "uuid", "name")

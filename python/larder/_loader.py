@@ -101,7 +101,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
     Yields:
         A tuple with one entry per field. Entries are arrays or tensors of ``batch_size`` rows, fewer in a short last
         batch: "image" is uint8 of shape (rows, C, H, W), float32 after ``Normalize`` or ``ToTensor``, or a list of
-        uint8 arrays (H, W, C) when images keep sizes of their own; "label" and "index" are int64 of shape (rows,).
+        uint8 arrays (H, W, C) when images keep sizes of their own; "label" and "index" are int64 of shape (rows,); after
+        ``MixUp`` or ``CutMix`` "label" is float32 of shape (rows, num_classes).
         A dataset in Python gives batches that nest as its items do: tuples, dicts, named tuples; text in lists. Arrays
         are views of shared memory. They stay valid, and nothing else writes to them, for as long as any of them
         (or a slice, or a tensor made of it) is referenced, also after ``close()``.

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from real import PATIENCE, ROOT, draw, find_binary
+from s3 import CREDENTIALS, Server
 
 PAGES = [
     "docs/start.md",
@@ -28,6 +29,7 @@ PAGES = [
     "docs/guides/python-datasets.md",
     "docs/guides/several-jobs.md",
     "docs/guides/memory.md",
+    "docs/guides/stores.md",
     "docs/guides/operating.md",
     "docs/guides/benchmarking.md",
     "docs/resume.md",
@@ -160,10 +162,27 @@ def script_of(page, folder):
     return "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *lines])
 
 
+@pytest.fixture
+def bucket(session, tmp_path):
+    """A server whose bucket "datasets" is the folder of the data. Returns what makes a script speak to it."""
+    shutil.copytree(tmp_path / "data", tmp_path / "buckets" / "datasets")
+    server = Server(tmp_path / "buckets")
+
+    def prepare(script):
+        config = tmp_path / "larder.yaml"
+        config.write_text(config.read_text().replace("http://127.0.0.1:9000", server.url))
+        return "\n".join([f"export {k}={v}" for k, v in CREDENTIALS.items()] + [script])
+
+    yield prepare
+    server.stop()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page, session, tmp_path, request):
     (tmp_path / "train.py").write_text("import larder\n")
     script = script_of(page, tmp_path)
+    if page == "docs/guides/stores.md":
+        script = request.getfixturevalue("bucket")(script)
     if any("torch" in p.read_text() for p in tmp_path.glob("step*.py")):
         request.getfixturevalue("torch")
     session("bash", "-c", script)

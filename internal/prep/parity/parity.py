@@ -3,6 +3,7 @@
 Reads requests from stdin and answers each with a line of JSON. A request is a line of JSON; after {"case": ...} come
 the file and the arrays of its stages, as many bytes as it says. Started by the package parity; it writes nothing else
 to stdout."""
+
 import io
 import json
 import random
@@ -32,8 +33,23 @@ def jitter(img, p):
 
 
 AUTO = ("RandAugment", "TrivialAugmentWide", "AutoAugment")
-AUTO_OPS = ("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast",
-            "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert")
+AUTO_OPS = (
+    "Identity",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Rotate",
+    "Brightness",
+    "Color",
+    "Contrast",
+    "Sharpness",
+    "Posterize",
+    "Solarize",
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+)
 CHANCE = {
     "RandomAutocontrast": lambda img, a: F.autocontrast(img),
     "RandomEqualize": lambda img, a: F.equalize(img),
@@ -52,7 +68,7 @@ def erased(img, a, p, got):
     t = F.pil_to_tensor(img) if pil else img
     top, left, h, w = p["top"], p["left"], p["height"], p["width"]
     if a["value"] == "random":  # the noise is drawn: it is larder's
-        v = torch.from_numpy(got[:, top:top + h, left:left + w].copy())
+        v = torch.from_numpy(got[:, top : top + h, left : left + w].copy())
     else:
         v = torch.tensor(a["value"])[:, None, None]
     t = F.erase(t, top, left, h, w, v)
@@ -70,8 +86,16 @@ def more(img, name, a, p):
     if name == "RandomRotation":
         return F.rotate(img, p["angle"], M(a["interpolation"]), a["expand"], a["center"], fill)
     if name == "RandomAffine":
-        return F.affine(img, p["angle"], (p["translate_x"], p["translate_y"]), p["scale"], (p["shear_x"], p["shear_y"]),
-                        M(a["interpolation"]), fill, center=a["center"])
+        return F.affine(
+            img,
+            p["angle"],
+            (p["translate_x"], p["translate_y"]),
+            p["scale"],
+            (p["shear_x"], p["shear_y"]),
+            M(a["interpolation"]),
+            fill,
+            center=a["center"],
+        )
     if name in CHANCE:
         return CHANCE[name](img, a) if p["apply"] else img
     if name in AUTO:
@@ -89,8 +113,9 @@ def apply(img, name, a, p, got=None):
     if name == "CenterCrop":
         return T.CenterCrop([int(v) for v in a["size"]])(img)
     if name == "RandomResizedCrop":
-        return F.resized_crop(img, p["top"], p["left"], p["height"], p["width"], [int(v) for v in a["size"]],
-                              M(a["interpolation"]))
+        return F.resized_crop(
+            img, p["top"], p["left"], p["height"], p["width"], [int(v) for v in a["size"]], M(a["interpolation"])
+        )
     if name == "RandomHorizontalFlip":
         return F.hflip(img) if p["flip"] else img
     if name == "RandomVerticalFlip":
@@ -128,8 +153,13 @@ def difference(op, got, img, stage):
     if got.shape != want.shape:
         return {"op": op, "error": f"shape {list(got.shape)}, torchvision's is {list(want.shape)}"}
     d = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    return {"op": op, "values": int(d.size), "differ": int((d != 0).sum()), "max": float(d.max()),
-            "sum": float(d.sum())}
+    return {
+        "op": op,
+        "values": int(d.size),
+        "differ": int((d != 0).sum()),
+        "max": float(d.max()),
+        "sum": float(d.sum()),
+    }
 
 
 def case(c, read):
@@ -157,8 +187,11 @@ def case(c, read):
                 img = Image.fromarray(np.ascontiguousarray(got[i][:, :, 0]))
         else:
             if i == 1 or c["stages"][i - 1]["image"]:
-                img = Image.fromarray(np.ascontiguousarray(got[i - 1][:, :, 0])) if c["grey"] else Image.fromarray(
-                    got[i - 1])
+                img = (
+                    Image.fromarray(np.ascontiguousarray(got[i - 1][:, :, 0]))
+                    if c["grey"]
+                    else Image.fromarray(got[i - 1])
+                )
             img = apply(img, s["name"], s["args"], s["params"], planes(got[i], s))
             rows.append(difference(s["name"], got[i], img, s))
         args = dict(s["args"], num_output_channels=1) if c["grey"] and s["name"] == "Grayscale" else s["args"]
@@ -178,8 +211,12 @@ def draws(d):
     if d["name"] == "RandomResizedCrop":
         img = Image.new("RGB", (w, h))
         box = np.array([T.RandomResizedCrop.get_params(img, a["scale"], a["ratio"]) for _ in range(n)])
-        return {"top": box[:, 0].tolist(), "left": box[:, 1].tolist(), "height": box[:, 2].tolist(),
-                "width": box[:, 3].tolist()}
+        return {
+            "top": box[:, 0].tolist(),
+            "left": box[:, 1].tolist(),
+            "height": box[:, 2].tolist(),
+            "width": box[:, 3].tolist(),
+        }
     if d["name"] in ("RandomHorizontalFlip", "RandomVerticalFlip"):
         return {"flip": [float(torch.rand(1) < a["p"]) for _ in range(n)]}
     if d["name"] == "ColorJitter":
@@ -187,7 +224,7 @@ def draws(d):
         cols = {k: [] for k in ("order", "brightness", "contrast", "saturation", "hue")}
         for _ in range(n):
             order, *f = T.ColorJitter.get_params(t.brightness, t.contrast, t.saturation, t.hue)
-            cols["order"].append(float(sum(int(v) * 4 ** i for i, v in enumerate(order))))
+            cols["order"].append(float(sum(int(v) * 4**i for i, v in enumerate(order))))
             for k, v in zip(("brightness", "contrast", "saturation", "hue"), f, strict=False):
                 if v is not None:
                     cols[k].append(float(v))
@@ -258,8 +295,10 @@ def main():
             raise EOFError("the request ends early")
         return b
 
-    print(json.dumps({"torchvision": torchvision.__version__, "pillow": PIL.__version__, "torch": torch.__version__}),
-          flush=True)
+    print(
+        json.dumps({"torchvision": torchvision.__version__, "pillow": PIL.__version__, "torch": torch.__version__}),
+        flush=True,
+    )
     for line in stdin:
         q = json.loads(line)
         if "case" in q:

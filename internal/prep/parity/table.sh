@@ -13,8 +13,9 @@ cat <<'TEXT'
 the file. MAX and MEAN are in the op's own values: grey levels, or the values of Normalize.
 
 **Parameters.** 12,000 draws of each random parameter are compared with as many of torchvision's by the
-Kolmogorov-Smirnov distance: area and ratio of the crop, its position as a share of the free room, flips, factors and order
-of ColorJitter. Equal distributions exceed the limit once in 100,000 times.
+Kolmogorov-Smirnov distance: area and ratio of a box, its position as a share of the free room, flips and other ops with a
+probability (apply), angles and factors, order of ColorJitter; of RandAugment and its kin how many ops, which, and their
+magnitudes. Equal distributions exceed the limit once in 100,000 times.
 TEXT
 verify() {
 	printf '\n## %s\n\n```yaml\n%s\n```\n\n```\n' "$1" "$2"
@@ -38,3 +39,21 @@ verify "Grey, nearest" "- Resize: {size: [160, 160], interpolation: nearest}
 - RandomResizedCrop: {size: 128, interpolation: nearest}
 - Grayscale: {num_output_channels: 1}
 - Normalize: {mean: 0.5, std: 0.25}"
+verify "Ops of training scripts" "- RandomResizedCrop: {size: 224}
+- GaussianBlur: {kernel_size: 5}
+- RandomRotation: {degrees: 30, interpolation: bilinear}
+- RandomAffine: {degrees: 15, translate: [0.1, 0.1], scale: [0.8, 1.2], shear: 10, interpolation: bicubic}
+- RandomAutocontrast
+- RandomEqualize
+- RandomInvert: {p: 0.2}
+- RandomSolarize: {threshold: 128, p: 0.2}
+- RandomPosterize: {bits: 4}
+- RandomAdjustSharpness: {sharpness_factor: 2}
+- Normalize: {mean: imagenet}
+- RandomErasing"
+verify "Learned augmentation" "- RandomResizedCrop: {size: 224}
+- RandAugment
+- TrivialAugmentWide
+- AutoAugment
+- Normalize: {mean: imagenet}
+- RandomErasing: {p: 0.9, value: random}"

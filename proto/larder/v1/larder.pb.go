@@ -2321,6 +2321,8 @@ type Stats struct {
 	Decoder string `protobuf:"bytes,12,opt,name=decoder,proto3" json:"decoder,omitempty"`
 	// split of the memory of the tiers, and why.
 	Split *Split `protobuf:"bytes,13,opt,name=split,proto3" json:"split,omitempty"`
+	// stores that datasets were read from over a network since the start; empty for other users.
+	Stores []*StoreStats `protobuf:"bytes,150,rep,name=stores,proto3" json:"stores,omitempty"`
 	// listeners: what the daemon listens on.
 	Listeners []*Listener `protobuf:"bytes,70,rep,name=listeners,proto3" json:"listeners,omitempty"`
 	// datasets that jobs drew from since the start.
@@ -2330,9 +2332,7 @@ type Stats struct {
 	// load of the machine.
 	Load *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
 	// workers of clients.
-	Workers *WorkerStats `protobuf:"bytes,180,opt,name=workers,proto3" json:"workers,omitempty"`
-	// stores that datasets were read from over a network since the start; empty for other users.
-	Stores        []*StoreStats `protobuf:"bytes,150,rep,name=stores,proto3" json:"stores,omitempty"`
+	Workers       *WorkerStats `protobuf:"bytes,180,opt,name=workers,proto3" json:"workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2458,6 +2458,13 @@ func (x *Stats) GetSplit() *Split {
 	return nil
 }
 
+func (x *Stats) GetStores() []*StoreStats {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
 func (x *Stats) GetListeners() []*Listener {
 	if x != nil {
 		return x.Listeners
@@ -2493,122 +2500,6 @@ func (x *Stats) GetWorkers() *WorkerStats {
 	return nil
 }
 
-func (x *Stats) GetStores() []*StoreStats {
-	if x != nil {
-		return x.Stores
-	}
-	return nil
-}
-
-// StoreStats is what a place behind a network has cost.
-type StoreStats struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// name of the place: s3://bucket.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// reads: requests sent for objects and about objects.
-	Reads uint64 `protobuf:"varint,2,opt,name=reads,proto3" json:"reads,omitempty"`
-	// lists: requests sent for lists.
-	Lists uint64 `protobuf:"varint,3,opt,name=lists,proto3" json:"lists,omitempty"`
-	// bytes of answers received.
-	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// retries: requests that repeated a failed one.
-	Retries uint64 `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
-	// hedges: second requests beside a slow one.
-	Hedges uint64 `protobuf:"varint,6,opt,name=hedges,proto3" json:"hedges,omitempty"`
-	// errors: reads and lists that failed in the end.
-	Errors uint64 `protobuf:"varint,7,opt,name=errors,proto3" json:"errors,omitempty"`
-	// money by the prices of the configuration; 0 without prices.
-	Money         float64 `protobuf:"fixed64,8,opt,name=money,proto3" json:"money,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StoreStats) Reset() {
-	*x = StoreStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StoreStats) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StoreStats) ProtoMessage() {}
-
-func (x *StoreStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
-func (*StoreStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *StoreStats) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *StoreStats) GetReads() uint64 {
-	if x != nil {
-		return x.Reads
-	}
-	return 0
-}
-
-func (x *StoreStats) GetLists() uint64 {
-	if x != nil {
-		return x.Lists
-	}
-	return 0
-}
-
-func (x *StoreStats) GetBytes() uint64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *StoreStats) GetRetries() uint64 {
-	if x != nil {
-		return x.Retries
-	}
-	return 0
-}
-
-func (x *StoreStats) GetHedges() uint64 {
-	if x != nil {
-		return x.Hedges
-	}
-	return 0
-}
-
-func (x *StoreStats) GetErrors() uint64 {
-	if x != nil {
-		return x.Errors
-	}
-	return 0
-}
-
-func (x *StoreStats) GetMoney() float64 {
-	if x != nil {
-		return x.Money
-	}
-	return 0
-}
-
 // Listener is a place at which a daemon can be reached, and who may speak there.
 type Listener struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2628,7 +2519,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2531,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2544,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Listener) GetAddress() string {
@@ -2710,7 +2601,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2613,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2626,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Split) GetModel() string {
@@ -2792,7 +2683,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +2695,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +2708,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -2870,7 +2761,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +2773,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +2786,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -2936,7 +2827,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2948,7 +2839,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2961,7 +2852,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -3013,7 +2904,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +2916,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +2929,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -3104,7 +2995,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3007,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3020,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -3185,7 +3076,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3088,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3101,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -3231,7 +3122,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3243,7 +3134,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3256,7 +3147,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -3285,7 +3176,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3188,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3201,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -3365,7 +3256,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3268,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3281,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -3436,7 +3327,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3339,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +3352,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -3500,7 +3391,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3403,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3416,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -3560,7 +3451,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3572,7 +3463,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3585,7 +3476,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -3606,7 +3497,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3509,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3522,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3652,7 +3543,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3555,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3568,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -3698,7 +3589,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3710,7 +3601,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3723,7 +3614,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -3744,7 +3635,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3647,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3660,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -3790,7 +3681,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3693,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +3706,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -3838,7 +3729,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +3741,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +3754,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -3891,7 +3782,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3903,7 +3794,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3916,7 +3807,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -3937,7 +3828,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3949,7 +3840,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3962,7 +3853,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -3983,7 +3874,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3995,7 +3886,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4008,7 +3899,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -4029,7 +3920,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +3932,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +3945,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -4075,7 +3966,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4087,7 +3978,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4100,7 +3991,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -4125,7 +4016,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4137,7 +4028,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4150,7 +4041,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -4191,7 +4082,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +4094,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +4107,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -4258,7 +4149,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4270,7 +4161,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4283,7 +4174,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -4310,7 +4201,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4322,7 +4213,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4335,7 +4226,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -4381,7 +4272,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4393,7 +4284,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4406,7 +4297,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -4441,7 +4332,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4453,7 +4344,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4466,7 +4357,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -4497,7 +4388,7 @@ type AddRecordsRequest struct {
 
 func (x *AddRecordsRequest) Reset() {
 	*x = AddRecordsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4509,7 +4400,7 @@ func (x *AddRecordsRequest) String() string {
 func (*AddRecordsRequest) ProtoMessage() {}
 
 func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +4413,7 @@ func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRecordsRequest.ProtoReflect.Descriptor instead.
 func (*AddRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AddRecordsRequest) GetName() string {
@@ -4580,7 +4471,7 @@ type AddRecordsResponse struct {
 
 func (x *AddRecordsResponse) Reset() {
 	*x = AddRecordsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4592,7 +4483,7 @@ func (x *AddRecordsResponse) String() string {
 func (*AddRecordsResponse) ProtoMessage() {}
 
 func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4605,7 +4496,7 @@ func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRecordsResponse.ProtoReflect.Descriptor instead.
 func (*AddRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AddRecordsResponse) GetDataset() *Dataset {
@@ -4633,7 +4524,7 @@ type RemoveDatasetRequest struct {
 
 func (x *RemoveDatasetRequest) Reset() {
 	*x = RemoveDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4645,7 +4536,7 @@ func (x *RemoveDatasetRequest) String() string {
 func (*RemoveDatasetRequest) ProtoMessage() {}
 
 func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4658,7 +4549,7 @@ func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RemoveDatasetRequest) GetDataset() string {
@@ -4683,7 +4574,7 @@ type RemoveDatasetResponse struct {
 
 func (x *RemoveDatasetResponse) Reset() {
 	*x = RemoveDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4695,7 +4586,7 @@ func (x *RemoveDatasetResponse) String() string {
 func (*RemoveDatasetResponse) ProtoMessage() {}
 
 func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4708,7 +4599,7 @@ func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemoveDatasetResponse) GetDataset() *Dataset {
@@ -4741,7 +4632,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +4644,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +4657,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -4780,7 +4671,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4792,7 +4683,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4805,7 +4696,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -4830,7 +4721,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4842,7 +4733,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4855,7 +4746,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -4894,7 +4785,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4906,7 +4797,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4919,7 +4810,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -4956,7 +4847,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4968,7 +4859,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4981,7 +4872,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -5009,7 +4900,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5021,7 +4912,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5034,7 +4925,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -5053,7 +4944,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5065,7 +4956,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5078,7 +4969,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -5096,7 +4987,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5108,7 +4999,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5121,7 +5012,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -5162,7 +5053,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5174,7 +5065,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5187,7 +5078,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -5233,7 +5124,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5245,7 +5136,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5258,7 +5149,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -5295,7 +5186,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5307,7 +5198,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5320,7 +5211,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -5348,7 +5239,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5360,7 +5251,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5373,7 +5264,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -5400,7 +5291,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5412,7 +5303,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5425,7 +5316,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -5467,7 +5358,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5479,7 +5370,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5492,7 +5383,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -5513,7 +5404,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5525,7 +5416,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5538,7 +5429,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -5566,7 +5457,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +5469,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +5482,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -5649,7 +5540,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5661,7 +5552,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5674,7 +5565,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -5755,7 +5646,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5767,7 +5658,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5780,7 +5671,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -5831,7 +5722,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5843,7 +5734,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5856,7 +5747,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -5941,7 +5832,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5953,7 +5844,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5966,7 +5857,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -6041,7 +5932,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6053,7 +5944,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6066,7 +5957,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -6182,7 +6073,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6194,7 +6085,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6207,7 +6098,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -6242,7 +6133,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6254,7 +6145,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6267,7 +6158,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -6288,7 +6179,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6300,7 +6191,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6313,7 +6204,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -6345,7 +6236,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6357,7 +6248,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6370,7 +6261,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -6443,7 +6334,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6455,7 +6346,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6468,7 +6359,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Field) GetName() string {
@@ -6571,7 +6462,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6583,7 +6474,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6596,7 +6487,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -6714,7 +6605,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6726,7 +6617,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6739,7 +6630,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -6789,7 +6680,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6801,7 +6692,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6814,7 +6705,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -6861,7 +6752,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6873,7 +6764,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6886,7 +6777,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -6944,7 +6835,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6956,7 +6847,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6969,7 +6860,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -7150,7 +7041,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7162,7 +7053,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7175,7 +7066,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -7225,7 +7116,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7237,7 +7128,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7250,7 +7141,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -7299,7 +7190,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7311,7 +7202,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7324,7 +7215,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -7351,7 +7242,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7363,7 +7254,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7376,7 +7267,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -7426,7 +7317,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7438,7 +7329,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7451,7 +7342,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -7487,6 +7378,115 @@ func (x *EpochEnd) GetFinal() bool {
 		return x.Final
 	}
 	return false
+}
+
+// StoreStats is what a place behind a network has cost.
+type StoreStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the place: s3://bucket.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// reads: requests sent for objects and about objects.
+	Reads uint64 `protobuf:"varint,2,opt,name=reads,proto3" json:"reads,omitempty"`
+	// lists: requests sent for lists.
+	Lists uint64 `protobuf:"varint,3,opt,name=lists,proto3" json:"lists,omitempty"`
+	// bytes of answers received.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// retries: requests that repeated a failed one.
+	Retries uint64 `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
+	// hedges: second requests beside a slow one.
+	Hedges uint64 `protobuf:"varint,6,opt,name=hedges,proto3" json:"hedges,omitempty"`
+	// errors: reads and lists that failed in the end.
+	Errors uint64 `protobuf:"varint,7,opt,name=errors,proto3" json:"errors,omitempty"`
+	// money by the prices of the configuration; 0 without prices.
+	Money         float64 `protobuf:"fixed64,8,opt,name=money,proto3" json:"money,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreStats) Reset() {
+	*x = StoreStats{}
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreStats) ProtoMessage() {}
+
+func (x *StoreStats) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
+func (*StoreStats) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *StoreStats) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoreStats) GetReads() uint64 {
+	if x != nil {
+		return x.Reads
+	}
+	return 0
+}
+
+func (x *StoreStats) GetLists() uint64 {
+	if x != nil {
+		return x.Lists
+	}
+	return 0
+}
+
+func (x *StoreStats) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StoreStats) GetRetries() uint64 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+func (x *StoreStats) GetHedges() uint64 {
+	if x != nil {
+		return x.Hedges
+	}
+	return 0
+}
+
+func (x *StoreStats) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *StoreStats) GetMoney() float64 {
+	if x != nil {
+		return x.Money
+	}
+	return 0
 }
 
 var File_larder_v1_larder_proto protoreflect.FileDescriptor
@@ -7717,24 +7717,14 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	" \x01(\x04R\vmemoryLimit\x12\x16\n" +
 	"\x06parity\x18\v \x01(\bR\x06parity\x12\x18\n" +
 	"\adecoder\x18\f \x01(\tR\adecoder\x12&\n" +
-	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\x121\n" +
+	"\x05split\x18\r \x01(\v2\x10.larder.v1.SplitR\x05split\x12.\n" +
+	"\x06stores\x18\x96\x01 \x03(\v2\x15.larder.v1.StoreStatsR\x06stores\x121\n" +
 	"\tlisteners\x18F \x03(\v2\x13.larder.v1.ListenerR\tlisteners\x123\n" +
 	"\bdatasets\x18Z \x03(\v2\x17.larder.v1.DatasetStatsR\bdatasets\x125\n" +
 	"\n" +
 	"state_full\x18[ \x01(\v2\x16.larder.v1.ErrorDetailR\tstateFull\x12#\n" +
 	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\x121\n" +
-	"\aworkers\x18\xb4\x01 \x01(\v2\x16.larder.v1.WorkerStatsR\aworkers\x12.\n" +
-	"\x06stores\x18\x96\x01 \x03(\v2\x15.larder.v1.StoreStatsR\x06stores\"\xc2\x01\n" +
-	"\n" +
-	"StoreStats\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05reads\x18\x02 \x01(\x04R\x05reads\x12\x14\n" +
-	"\x05lists\x18\x03 \x01(\x04R\x05lists\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x18\n" +
-	"\aretries\x18\x05 \x01(\x04R\aretries\x12\x16\n" +
-	"\x06hedges\x18\x06 \x01(\x04R\x06hedges\x12\x16\n" +
-	"\x06errors\x18\a \x01(\x04R\x06errors\x12\x14\n" +
-	"\x05money\x18\b \x01(\x01R\x05money\"\x86\x01\n" +
+	"\aworkers\x18\xb4\x01 \x01(\v2\x16.larder.v1.WorkerStatsR\aworkers\"\x86\x01\n" +
 	"\bListener\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
@@ -8081,7 +8071,17 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\abatches\x18\x02 \x01(\x04R\abatches\x12\x18\n" +
 	"\asamples\x18\x03 \x01(\x04R\asamples\x121\n" +
 	"\aaccount\x18\x04 \x01(\v2\x17.larder.v1.EpochAccountR\aaccount\x12\x14\n" +
-	"\x05final\x18\x05 \x01(\bR\x05final*\x8f\x01\n" +
+	"\x05final\x18\x05 \x01(\bR\x05final\"\xc2\x01\n" +
+	"\n" +
+	"StoreStats\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05reads\x18\x02 \x01(\x04R\x05reads\x12\x14\n" +
+	"\x05lists\x18\x03 \x01(\x04R\x05lists\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\aretries\x18\x05 \x01(\x04R\aretries\x12\x16\n" +
+	"\x06hedges\x18\x06 \x01(\x04R\x06hedges\x12\x16\n" +
+	"\x06errors\x18\a \x01(\x04R\x06errors\x12\x14\n" +
+	"\x05money\x18\b \x01(\x01R\x05money*\x8f\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_JOINING\x10\x01\x12\x12\n" +
@@ -8158,78 +8158,78 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*Tier)(nil),                   // 19: larder.v1.Tier
 	(*Device)(nil),                 // 20: larder.v1.Device
 	(*Stats)(nil),                  // 21: larder.v1.Stats
-	(*StoreStats)(nil),             // 22: larder.v1.StoreStats
-	(*Listener)(nil),               // 23: larder.v1.Listener
-	(*Split)(nil),                  // 24: larder.v1.Split
-	(*DatasetShare)(nil),           // 25: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 26: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 27: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 28: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 29: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 30: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 31: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 32: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 33: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 34: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 35: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 36: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 37: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 38: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 39: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 40: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 41: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 42: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 43: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 44: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 45: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 46: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 47: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 48: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 49: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 50: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 51: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 52: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 53: larder.v1.AddDatasetResponse
-	(*AddRecordsRequest)(nil),      // 54: larder.v1.AddRecordsRequest
-	(*AddRecordsResponse)(nil),     // 55: larder.v1.AddRecordsResponse
-	(*RemoveDatasetRequest)(nil),   // 56: larder.v1.RemoveDatasetRequest
-	(*RemoveDatasetResponse)(nil),  // 57: larder.v1.RemoveDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 58: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 59: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 60: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 61: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 62: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 63: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 64: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 65: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 66: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 67: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 68: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 69: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 70: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 71: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 72: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 73: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 74: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 75: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 76: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 77: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 78: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 79: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 80: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 81: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 82: larder.v1.AttachRequest
-	(*Field)(nil),                  // 83: larder.v1.Field
-	(*AttachResponse)(nil),         // 84: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 85: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 86: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 87: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 88: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 89: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 90: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 91: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 92: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 93: larder.v1.EpochEnd
+	(*Listener)(nil),               // 22: larder.v1.Listener
+	(*Split)(nil),                  // 23: larder.v1.Split
+	(*DatasetShare)(nil),           // 24: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 25: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 26: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 27: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 28: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 29: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 30: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 31: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 32: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 33: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 34: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 35: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 36: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 37: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 38: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 39: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 40: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 41: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 42: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 43: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 44: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 45: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 46: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 47: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 48: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 49: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 50: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 51: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 52: larder.v1.AddDatasetResponse
+	(*AddRecordsRequest)(nil),      // 53: larder.v1.AddRecordsRequest
+	(*AddRecordsResponse)(nil),     // 54: larder.v1.AddRecordsResponse
+	(*RemoveDatasetRequest)(nil),   // 55: larder.v1.RemoveDatasetRequest
+	(*RemoveDatasetResponse)(nil),  // 56: larder.v1.RemoveDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 57: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 58: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 59: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 60: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 61: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 62: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 63: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 64: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 65: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 66: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 67: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 68: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 69: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 70: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 71: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 72: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 73: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 74: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 75: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 76: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 77: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 78: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 79: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 80: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 81: larder.v1.AttachRequest
+	(*Field)(nil),                  // 82: larder.v1.Field
+	(*AttachResponse)(nil),         // 83: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 84: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 85: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 86: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 87: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 88: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 89: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 90: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 91: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 92: larder.v1.EpochEnd
+	(*StoreStats)(nil),             // 93: larder.v1.StoreStats
 	nil,                            // 94: larder.v1.Counters.HitsEntry
 	nil,                            // 95: larder.v1.Counters.EvictionsEntry
 	nil,                            // 96: larder.v1.WorkerStats.SecondsEntry
@@ -8267,18 +8267,18 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	13,  // 26: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	19,  // 27: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
 	20,  // 28: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	24,  // 29: larder.v1.Stats.split:type_name -> larder.v1.Split
-	23,  // 30: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	12,  // 31: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,   // 32: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	11,  // 33: larder.v1.Stats.load:type_name -> larder.v1.Load
-	15,  // 34: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
-	22,  // 35: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
-	25,  // 36: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	23,  // 29: larder.v1.Stats.split:type_name -> larder.v1.Split
+	93,  // 30: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	22,  // 31: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	12,  // 32: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 33: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	11,  // 34: larder.v1.Stats.load:type_name -> larder.v1.Load
+	15,  // 35: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
+	24,  // 36: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
 	5,   // 37: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
 	13,  // 38: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	28,  // 39: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	33,  // 40: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	27,  // 39: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	32,  // 40: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
 	13,  // 41: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
 	13,  // 42: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
 	13,  // 43: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
@@ -8297,85 +8297,85 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	18,  // 56: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
 	18,  // 57: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
 	19,  // 58: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	24,  // 59: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	23,  // 59: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
 	19,  // 60: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	24,  // 61: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	70,  // 62: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	23,  // 61: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	69,  // 62: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
 	21,  // 63: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	75,  // 64: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	76,  // 65: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	77,  // 66: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	78,  // 67: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	74,  // 64: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	75,  // 65: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	76,  // 66: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	77,  // 67: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
 	5,   // 68: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
 	97,  // 69: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
 	97,  // 70: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
 	97,  // 71: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
 	97,  // 72: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
 	97,  // 73: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	79,  // 74: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	78,  // 74: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
 	6,   // 75: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
 	97,  // 76: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
 	21,  // 77: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
 	13,  // 78: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	83,  // 79: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	82,  // 79: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
 	97,  // 80: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
 	99,  // 81: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	97,  // 82: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
 	99,  // 83: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
 	8,   // 84: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
 	7,   // 85: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	26,  // 86: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	36,  // 87: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	38,  // 88: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	40,  // 89: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	42,  // 90: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	44,  // 91: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	46,  // 92: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	48,  // 93: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	52,  // 94: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	54,  // 95: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	50,  // 96: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	56,  // 97: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	58,  // 98: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	60,  // 99: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	62,  // 100: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	64,  // 101: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	66,  // 102: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	68,  // 103: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	29,  // 104: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	31,  // 105: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	34,  // 106: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	71,  // 107: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	73,  // 108: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	85,  // 109: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	87,  // 110: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	80,  // 111: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	27,  // 112: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	37,  // 113: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	39,  // 114: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	41,  // 115: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	43,  // 116: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	45,  // 117: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	47,  // 118: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	49,  // 119: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	53,  // 120: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	55,  // 121: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	51,  // 122: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	57,  // 123: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	59,  // 124: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	61,  // 125: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	63,  // 126: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	65,  // 127: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	67,  // 128: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	69,  // 129: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	30,  // 130: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	32,  // 131: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	35,  // 132: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	72,  // 133: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	74,  // 134: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	86,  // 135: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	88,  // 136: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	81,  // 137: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	25,  // 86: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	35,  // 87: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	37,  // 88: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	39,  // 89: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	41,  // 90: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	43,  // 91: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	45,  // 92: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	47,  // 93: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	51,  // 94: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	53,  // 95: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	49,  // 96: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	55,  // 97: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	57,  // 98: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	59,  // 99: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	61,  // 100: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	63,  // 101: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	65,  // 102: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	67,  // 103: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	28,  // 104: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	30,  // 105: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	33,  // 106: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	70,  // 107: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	72,  // 108: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	84,  // 109: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	86,  // 110: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	79,  // 111: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	26,  // 112: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	36,  // 113: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	38,  // 114: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	40,  // 115: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	42,  // 116: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	44,  // 117: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	46,  // 118: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	48,  // 119: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	52,  // 120: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	54,  // 121: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	50,  // 122: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	56,  // 123: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	58,  // 124: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	60,  // 125: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	62,  // 126: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	64,  // 127: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	66,  // 128: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	68,  // 129: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	29,  // 130: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	31,  // 131: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	34,  // 132: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	71,  // 133: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	73,  // 134: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	85,  // 135: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	87,  // 136: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	80,  // 137: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
 	112, // [112:138] is the sub-list for method output_type
 	86,  // [86:112] is the sub-list for method input_type
 	86,  // [86:86] is the sub-list for extension type_name
@@ -8389,8 +8389,8 @@ func file_larder_v1_larder_proto_init() {
 		return
 	}
 	file_larder_v1_larder_proto_msgTypes[7].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[24].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[78].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[23].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[77].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

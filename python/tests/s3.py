@@ -1,0 +1,137 @@
+"""versitygw, a real S3 server, over a folder; and a proxy before it that spoils answers."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from real import PATIENCE, ROOT
+
+ACCESS, SECRET = "tester", "a-secret-of-tests"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def find_server() -> str:
+    """LARDER_VERSITYGW, bin/tools/versitygw or the PATH; absent is a skip, or a failure with LARDER_REQUIRE_S3=1."""
+    built = ROOT / "bin" / "tools" / "versitygw"
+    path = os.environ.get("LARDER_VERSITYGW") or (str(built) if built.exists() else shutil.which("versitygw"))
+    if path:
+        return path
+    message = "there is no versitygw: make setup builds it into bin/tools"
+    if os.environ.get("LARDER_REQUIRE_S3") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nothing listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Server:
+    """Serves the folders of `folder` as buckets; a file that is there is an object without an ETag."""
+
+    def __init__(self, folder: Path) -> None:
+        self.binary, self.folder, self.port = find_server(), folder, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, again on the same port, and waits until it answers."""
+        meta = self.folder.with_name("meta-of-" + self.folder.name)  # one that begins alike is refused
+        for d in (self.folder, meta):
+            d.mkdir(parents=True, exist_ok=True)
+        command = [self.binary, "--port", f"127.0.0.1:{self.port}", "--access", ACCESS, "--secret", SECRET, "--quiet"]
+        self.process = subprocess.Popen(
+            [*command, "--keep-alive", "posix", "--sidecar", str(meta), str(self.folder)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        begun = time.monotonic()
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except OSError:
+                assert self.process.poll() is None and time.monotonic() - begun < PATIENCE
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ends it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Proxy:
+    """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: 503, "cut", "stall"."""
+
+    def __init__(self, server: Server, spoil: Callable[[int], Any]) -> None:
+        proxy = self
+        self.gets = self.spoilt = 0
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                how = None
+                if self.command == "GET" and "list-type" not in self.path:
+                    proxy.gets += 1
+                    how = spoil(proxy.gets)
+                if how:
+                    proxy.spoilt += 1
+                if isinstance(how, int):
+                    self.send_response(how)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                there = http.client.HTTPConnection("127.0.0.1", server.port)
+                try:
+                    there.request(self.command, self.path, headers=dict(self.headers))
+                    answer = there.getresponse()
+                    body = answer.read()
+                except OSError:
+                    self.close_connection = True
+                    return
+                finally:
+                    there.close()
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("connection", "date", "server"):
+                        self.send_header(name, value)
+                self.end_headers()
+                if how:
+                    body, self.close_connection = body[: len(body) // 2], True
+                if self.command == "GET":
+                    self.wfile.write(body)
+                if how == "stall":
+                    time.sleep(1.5)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """Ends it."""
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
