@@ -8,6 +8,7 @@ lengths of their own; `ragged="pad"` makes each batch as long as its longest sen
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def train(job: int, epochs: int, _folder: Path) -> None:
     import larder
     import tokenizers
 
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # workers are forked
     datasets.disable_progress_bar()
     text = sentences()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="[UNK]"))

@@ -22,10 +22,10 @@ def images(tmp_path):
     return draw(tmp_path / "images", 6, 12)
 
 
-def run(server: Daemon, *command: str) -> str:
+def run(server: Daemon, *command: str, patience: float = PATIENCE) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "LARDER_SOCKET": server.socket}
     out = subprocess.run(
-        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=patience, check=False
     )
     assert out.returncode == 0, out.stdout + out.stderr
     assert out.stderr == ""
@@ -69,7 +69,7 @@ def test_datasets_in_python_are_shared(server, monkeypatch, name, needs, given, 
     for package in needs:
         pytest.importorskip(package)
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # torchvision_folder is said to need no workers
-    text = run(server, str(EXAMPLES / "python_datasets" / f"{name}.py"))
+    text = run(server, str(EXAMPLES / "python_datasets" / f"{name}.py"), patience=6 * PATIENCE)  # large imports
     assert text.count(", epoch ") == 4, text
     samples, items = map(int, re.findall(r"(\d+) samples from (\d+) items", text)[0])
     assert (samples, items) == (given, made), text
