@@ -188,6 +188,19 @@ class DataLoader:
         return f"<larder.torch.DataLoader of {_dataset.describe(self.dataset)}, job {self.loader.job!r}>"
 
 
+class BatchDataset(data.IterableDataset[Any]):
+    """The batches of a Loader as a dataset; see :meth:`larder.Loader.as_dataset`."""
+
+    def __init__(self, loader: Loader[Any]) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
 class _Finished:
     """Batches after what torch does to them last: lists, pinned memory."""
 

@@ -140,7 +140,7 @@ def test_generated_datasets_give_torchs_batches(loader_of, torch, workers):
             continue
         ours = loader_of(dataset, batch_size=size, drop_last=drop, num_workers=workers)
         for _ in range(2):
-            got = [torch.utils.data.default_convert(b) if False else b for b in ours]
+            got = list(ours)
             assert len(got) == len(theirs) == len(ours), seed
             for a, b in zip(got, theirs, strict=True):
                 same(torch, a, b)
@@ -165,6 +165,28 @@ def test_without_batches(loader_of, torch):
     theirs = list(torch.utils.data.DataLoader(dataset, batch_size=None))
     for a, b in zip(loader_of(dataset, batch_size=None), theirs, strict=True):
         same(torch, a, b)
+
+
+def test_batches_as_a_dataset_for_torchs_own_loader(real, torch):
+    loader = real([(i, str(i)) for i in range(10)], batch_size=4, output="torch")
+    theirs = torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None)
+    assert len(theirs) == 3
+    for _ in range(2):
+        assert [b[0].tolist() for b in theirs] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with pytest.raises(larder.InvalidError, match="inside a worker of torch's DataLoader"):
+        list(torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None, num_workers=1))
+
+
+def test_a_state_continues_an_epoch(loader_of, torch):
+    ours = loader_of(list(range(40)), batch_size=4, shuffle=True, num_workers=1, name="stateful", job="first", seed=1)
+    it = iter(ours)
+    got = torch.cat([next(it) for _ in range(4)]).tolist()
+    state = ours.state_dict()
+    ours.close()
+    rest = loader_of(list(range(40)), batch_size=4, shuffle=True, num_workers=1, name="stateful", job="second", seed=1)
+    rest.load_state_dict(state)
+    got += torch.cat(list(rest)).tolist()
+    assert sorted(got) == list(range(40))
 
 
 def test_ragged_fields(real, torch):
@@ -422,14 +444,12 @@ def test_a_dataset_that_changes_length(real):
 
 def test_workers_start_anew_unless_they_persist(loader_of, torch):
     """Batches that were ready before the epoch began are of the workers before: at most as many as are made ahead."""
-    numbers = [0] * 80
     for persistent, seen in ((False, [0, 1]), (True, [0, 0])):
-        numbers[:] = [0] * 80
+        numbers = [0] * 80
         ours = loader_of(numbers, batch_size=4, num_workers=1, persistent_workers=persistent)
         got = [[int(b[0]) for b in ours][-1]]
         numbers[:] = [1] * 80
         got.append([int(b[0]) for b in ours][-1])
-        ours.close()  # its workers would serve the next loader of the same list
         assert got == seen
 
 
