@@ -57,7 +57,7 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 	}
 	out := &larderv1.Job{
 		Owner: j.owner.uid(),
-		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset),
+		Id:    uint32(v.ID), Spec: j.publicSpec(), State: states[v.State], SubsetSize: uint64(v.Spec.Subset),
 		BatchesPerEpoch: uint64(v.Spec.Batches(0)),
 		Counters:        counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered),
 		EndedReason: v.Reason,
