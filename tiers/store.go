@@ -391,7 +391,18 @@ func (s *Store) Stats(f ident.Form) Stats {
 		Corrupt: t.corrupt.Load()}
 }
 
-// Fresh returns how many bytes of pages the kernel provided since the start, for all tiers, and the time that took.
+// WhenIdle makes the tiers get memory from the kernel ahead of what is stored while idle answers true, and not
+// otherwise. Before it is called, they get it always.
+func (s *Store) WhenIdle(idle func() bool) {
+	for _, t := range s.forms {
+		if t != nil {
+			t.arena.WhenIdle(idle)
+		}
+	}
+}
+
+// Fresh returns how many bytes of pages the kernel provided since the start, for all tiers, and how long Alloc waited
+// for them.
 func (s *Store) Fresh() (bytes int64, took time.Duration) {
 	for f := ident.Encoded; f < ident.NumForms; f++ {
 		if t := s.form(f); t != nil {

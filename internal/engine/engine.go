@@ -83,6 +83,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg.Memory), tierWork: work.NewSerial(),
 		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Work.Workers, runtime.GOMAXPROCS(0)),
 	}
+	cfg.Data.Store.WhenIdle(e.meters.Idle)
 	e.broken.ended = make(chan struct{})
 	e.recorder = trace.NewRecorder(e.traceConfig())
 	e.loop = newLoop(e.recorder.Event)

@@ -5,8 +5,9 @@
 // until Free.
 //
 // Budget is a bound on physical pages, not only on what was handed out: pages of free extents are kept warm while they
-// fit, because first touch costs ten times a refill, and returned to the kernel one by one when they do not. So
-// the address space of the chunks can be larger than the budget, which is why fragmentation never makes an Alloc fail
+// fit, because first touch costs ten times a refill, and returned to the kernel one by one when they do not. An
+// allocation takes what has pages before what has none, and while the machine is idle a goroutine gets pages ahead. The
+// address space of the chunks can be larger than the budget, which is why fragmentation never makes an Alloc fail
 // that the budget allows.
 //
 // Accepted risks: anonymous memory counts against RLIMIT_DATA, so an allocation beyond `ulimit -d` is refused. Before

@@ -48,3 +48,6 @@ func (m *Meters) Machine() jobs.Machine {
 	}
 	return out
 }
+
+// Idle reports whether a core has nothing to compute, as far as workers are concerned.
+func (m *Meters) Idle() bool { return int(m.computing.Load()) < m.cores }
