@@ -10,6 +10,7 @@ import (
 	"larder/internal/source"
 	"larder/internal/xrand"
 	"larder/tiers"
+	"larder/tiers/arena"
 	"larder/tiers/tinylfu"
 )
 
@@ -39,7 +40,9 @@ func (u *resources) open(o resourceOptions) (err error) {
 	}); err != nil {
 		return err
 	}
-	if u.store, err = tiers.Open(tiers.Config{VerifyEvery: o.config.Tiers.VerifyEvery}); err != nil {
+	pages := arena.Probe()
+	o.log.Info("memory of the tiers", "pages", pages.Why)
+	if u.store, err = tiers.Open(tiers.Config{VerifyEvery: o.config.Tiers.VerifyEvery, Pages: pages}); err != nil {
 		return err
 	}
 	if u.state, err = openState(o); err != nil {

@@ -97,6 +97,7 @@ func New(cfg Config) (*Engine, error) {
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
+		pages: cfg.Data.Store.Pages,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{

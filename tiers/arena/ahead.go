@@ -1,5 +1,7 @@
 package arena
 
+import "time"
+
 // Pages come in two ways. An allocation that finds no page gets its own, and its caller waits. And while the machine
 // has time (Config.Prefault, WhenIdle) a goroutine gets pages ahead of the allocations.
 
@@ -51,13 +53,17 @@ func (a *Arena) prefaultSome() bool {
 		a.mu.Unlock()
 		return false
 	}
-	bytes := int64(s.n) * Granule
+	bytes, huge := int64(s.n)*Granule, s.c.whole(s.off)
 	a.claimLocked(s)
 	a.warmLocked(s)
 	a.mu.warming += bytes
 	a.mu.ahead += bytes
 	a.mu.Unlock()
+	begun := time.Now()
 	err := s.c.mem.commit(int64(s.off)*Granule, bytes)
+	if huge {
+		a.judge(int(bytes/hugeBytes), time.Since(begun))
+	}
 	a.mu.Lock()
 	a.mu.warming -= bytes
 	s.c.out -= s.n
@@ -97,7 +103,11 @@ func (a *Arena) coldLocked() (s span, ok bool) {
 			}
 			// What is out has pages, so a run without pages is free: it has no writer.
 			s = span{c: c, off: c.cold}
-			for s.off+s.n < c.size && int64(s.n) < room && !c.warm.Has(s.off+s.n) {
+			if c.whole(s.off) { // it comes whole, or not ahead at all
+				s.n = block()
+				return s, int64(s.n)*Granule <= a.mu.budget-a.mu.committed
+			}
+			for s.off+s.n < c.size && int64(s.n) < room && !c.warm.Has(s.off+s.n) && !c.whole(s.off+s.n) {
 				s.n++
 			}
 			return s, true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,8 @@ type Config struct {
 	ChunkBytes int64  // least size of a chunk; 0: DefaultChunk
 	Prefault   bool   // get pages in the background, ahead of the allocations, as far as the budget goes
 	Ahead      int64  // bytes of pages that Prefault keeps free; 0: DefaultAhead
+	// HugeBelow is what 2 MiB in small pages take: huge pages are used as long as one takes less. 0: never.
+	HugeBelow time.Duration
 }
 
 // Arena is safe for concurrent use. Filling an extent happens outside its lock.
@@ -64,17 +67,20 @@ type Arena struct {
 		bySize    *btree.BTreeG[span] // free spans by (length, address)
 		byAddr    *btree.BTreeG[span] // the same by address
 		closed    bool
+		huge      hugePages
 	}
 }
 
 // chunk is one mapping. All counts are in granules.
 type chunk struct {
-	mem  *memory
-	seq  uint32
-	size uint32
-	out  uint32   // granules in extents that are out, or cooling; they all have pages
-	warm bits.Set // granules that have pages
-	cold uint32   // where prefaulting continues
+	mem   *memory
+	seq   uint32
+	size  uint32
+	out   uint32   // granules in extents that are out, or cooling; they all have pages
+	warm  bits.Set // granules that have pages
+	cold  uint32   // where prefaulting continues
+	huge  bool     // its memory comes in huge pages
+	small bits.Set // blocks of it that do not
 }
 
 // span is a run of free granules of one chunk.
@@ -113,6 +119,7 @@ func New(cfg Config) (*Arena, error) {
 	}
 	a := &Arena{cfg: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	a.mu.budget = cfg.Budget
+	a.mu.huge.on = cfg.HugeBelow > 0 && hugeBytes%Granule == 0 && hugeBytes > Granule
 	a.mu.byAddr = btree.NewG(32, before)
 	a.mu.bySize = btree.NewG(32, func(x, y span) bool {
 		if x.n != y.n {
@@ -167,6 +174,7 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 	}
 	s.c.out += want
 	a.mu.used += Round(n)
+	around, pages := a.hugeLocked(s, s.c.lacks(s.off, want))
 	cold := a.warmLocked(s)
 	over := a.overLocked()
 	runs := a.coolLocked(min(over, coolStep+Round(n)))
@@ -182,11 +190,11 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 		a.uncommit(runs, coolStep)
 	}
 	e := Extent{c: s.c, off: s.off, n: want, len: n}
-	for _, r := range cold {
-		if err := a.commit(s.c, r.off, r.n); err != nil {
-			a.lost(e, cold)
-			return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
-		}
+	err := a.commit(slices.Concat(cold, around), pages)
+	a.settle(around, err != nil)
+	if err != nil {
+		a.lost(e, cold)
+		return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return e, nil
 }

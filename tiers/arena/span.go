@@ -73,12 +73,15 @@ func (a *Arena) joinLocked(s span) {
 func (a *Arena) addChunkLocked(n uint32) error {
 	size := max(a.cfg.ChunkBytes, min(a.mu.budget/64, 4<<30), int64(n)*Granule)
 	size = Round(size)
-	mem, err := mapMemory("larder-"+a.cfg.Name, size)
+	if a.mu.huge.on {
+		size = (size + hugeBytes - 1) / hugeBytes * hugeBytes
+	}
+	mem, err := mapMemory("larder-"+a.cfg.Name, size, a.mu.huge.on)
 	if err != nil {
 		return err
 	}
 	a.mu.nextSeq++
-	c := &chunk{mem: mem, seq: a.mu.nextSeq, size: uint32(size / Granule)}
+	c := &chunk{mem: mem, seq: a.mu.nextSeq, size: uint32(size / Granule), huge: a.mu.huge.on}
 	c.warm = *bits.NewSet(int(c.size))
 	a.mu.chunks = append(a.mu.chunks, c)
 	a.mu.mapped += size
@@ -107,11 +110,19 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 	return cold
 }
 
-// commit gets the pages of a run that an allocation owns, and counts the time that takes.
-func (a *Arena) commit(c *chunk, off, n uint32) error {
+// commit gets the pages of runs that an allocation owns, and counts the time that takes. pages: huge ones.
+func (a *Arena) commit(runs []span, pages int) (err error) {
+	if len(runs) == 0 {
+		return nil
+	}
 	begun := time.Now()
-	err := c.mem.commit(int64(off)*Granule, int64(n)*Granule)
+	for _, r := range runs {
+		if err = r.c.mem.commit(int64(r.off)*Granule, int64(r.n)*Granule); err != nil {
+			break
+		}
+	}
 	took := time.Since(begun)
+	a.judge(pages, took)
 	a.mu.Lock()
 	a.mu.waited += took
 	a.mu.Unlock()
@@ -145,6 +156,9 @@ func (a *Arena) coolLocked(n int64) (runs []span) {
 				for i > s.off && c.warm.Has(i-1) && n > int64(to-i)*Granule {
 					i--
 				}
+				if first, end := c.bounds(i); c.whole(i) && first >= s.off && end <= to {
+					i = first // a huge page goes as a whole
+				}
 				if i < to {
 					runs = append(runs, span{c, i, to - i})
 					n -= int64(to-i) * Granule
@@ -157,6 +171,7 @@ func (a *Arena) coolLocked(n int64) (runs []span) {
 		})
 	}
 	for _, r := range runs {
+		a.breakPartLocked(r)
 		a.claimLocked(r)
 		a.mu.cooling += int64(r.n) * Granule
 	}
@@ -233,6 +248,7 @@ func (a *Arena) overLocked() int64 { return a.mu.committed - a.mu.cooling - a.mu
 
 func (a *Arena) punchLocked(c *chunk, off, n uint32) int64 {
 	bytes := int64(n) * Granule
+	a.breakPartLocked(span{c, off, n})
 	if err := c.mem.decommit(int64(off)*Granule, bytes); err != nil {
 		// Linux fails here only for arguments that can never work.
 		invariant.Violated("arena %s: %v", a.cfg.Name, err)
@@ -289,6 +305,9 @@ func (a *Arena) Check() error {
 	for _, c := range a.mu.chunks {
 		if free[c]+c.out != c.size {
 			err = fmt.Errorf("arena: chunk %d: %d free and %d out of %d", c.seq, free[c], c.out, c.size)
+		}
+		if a.mu.warming == 0 && err == nil {
+			err = c.checkHuge()
 		}
 		used += int64(c.out) * Granule
 		committed += int64(c.warm.Len()) * Granule
