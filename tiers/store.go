@@ -414,8 +414,7 @@ func (s *Store) Pages() string {
 	return s.pages.Why
 }
 
-// Fresh returns how many bytes of pages the kernel provided since the start, for all tiers, and how long Alloc waited
-// for them.
+// Fresh returns how many bytes of pages the kernel provided since the start, for all tiers, and the time that took.
 func (s *Store) Fresh() (bytes int64, took time.Duration) {
 	for f := ident.Encoded; f < ident.NumForms; f++ {
 		if t := s.form(f); t != nil {

@@ -61,10 +61,12 @@ func (a *Arena) prefaultSome() bool {
 	a.mu.Unlock()
 	begun := time.Now()
 	err := s.c.mem.commit(int64(s.off)*Granule, bytes)
+	took := time.Since(begun)
 	if huge {
-		a.judge(int(bytes/hugeBytes), time.Since(begun))
+		a.judge(int(bytes/hugeBytes), took)
 	}
 	a.mu.Lock()
+	a.mu.waited += took
 	a.mu.warming -= bytes
 	s.c.out -= s.n
 	if err != nil {

@@ -60,8 +60,8 @@ type Arena struct {
 		cooling   int64         // of committed, bytes on their way back to the kernel
 		warming   int64         // of committed, bytes that prefault is filling; their granules are out meanwhile
 		taken     int64         // bytes of pages got from the kernel since the start
-		ahead     int64         // of taken, bytes that prefault got
-		waited    time.Duration // of allocations for pages, in all threads together
+		ahead     int64         // of taken, bytes that came before they were asked for
+		waited    time.Duration // for those pages, in all threads together
 		chunks    []*chunk
 		nextSeq   uint32
 		bySize    *btree.BTreeG[span] // free spans by (length, address)
@@ -292,8 +292,8 @@ type Usage struct {
 	Committed int64         // physical pages
 	Mapped    int64         // address space
 	Taken     int64         // pages got from the kernel since the start: each costs far more than filling it
-	Ahead     int64         // of them, those that no allocation waited for
-	Waited    time.Duration // of allocations for pages, in all threads together
+	Ahead     int64         // of them, those that came before they were asked for
+	Waited    time.Duration // for the kernel to provide them, in all threads together
 }
 
 // Usage returns the figures of this moment.

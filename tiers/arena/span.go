@@ -110,7 +110,7 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 	return cold
 }
 
-// commit gets the pages of runs that an allocation owns, and counts the time that takes. pages: huge ones.
+// commit gets the pages of runs that an allocation owns, and counts the time that takes. pages: how many huge ones.
 func (a *Arena) commit(runs []span, pages int) (err error) {
 	if len(runs) == 0 {
 		return nil
