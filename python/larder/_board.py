@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import _torch, _wire
-from ._lease import RELEASE, Lease, Words, watch_ahead
+from ._lease import RELEASE, Lease, Queue, Words, watch_ahead
 from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
@@ -67,8 +67,8 @@ class Board:
     """
 
     __slots__ = (
-        "at", "base", "closed", "died", "fence", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
-        "reader", "ready", "ring", "rows", "tell_at", "told", "told_at", "torch", "unpack", "views", "words",
+        "at", "base", "closed", "died", "fence", "first", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
+        "queue", "reader", "ready", "ring", "rows", "tell_at", "told", "torch", "u64", "unpack", "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -77,9 +77,12 @@ class Board:
         self.at, self.base, self.mask = at, at + _POSTS, posts - 1
         self.rows = rows  # of a batch that can be built ahead
         self.held = held
+        self.queue: Queue = collections.deque()  # of the session
         self.most = ring.slots - min(2, ring.slots - 2)  # as many held batches or more: the next one is a copy
         self.unpack = _POST.unpack_from
-        self.tell_at, self.told_at = _U64.unpack_from, at + _TELL_AT  # how and where the daemon says when to tell
+        self.u64 = memoryview(self.page)[: len(self.page) & -8].cast("Q")  # the same memory, read with fewer steps
+        self.first = self.base >> 3  # in u64: the first post
+        self.tell_at = (at + _TELL_AT) >> 3  # where the daemon says when to tell
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
@@ -174,8 +177,7 @@ class Board:
 
     def due(self) -> bool:
         """Reports whether the daemon wants to be told of what was given back."""
-        wanted: int = self.tell_at(self.page, self.told_at)[0]
-        return self.head + self.others >= wanted and self.untold()
+        return self.head + self.others >= self.u64[self.tell_at] and self.untold()
 
     def note_told(self, died: int, given: int) -> None:
         """Notes that the daemon looks at what was given back when ``died`` and ``given`` had these values."""
