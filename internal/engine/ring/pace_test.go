@@ -57,7 +57,7 @@ func TestGroupsFollowTheClientsPace(t *testing.T) {
 	}
 }
 
-// TestNoGroupsAfterAWait: a client that had to wait because of a group tells of each slot for a while. The first batches
+// TestNoGroupsAfterAWait: a client that waited because of a group tells of each slot for a while. The first batches
 // of an epoch, a wait without groups, and one that no haste would have prevented say nothing.
 func TestNoGroupsAfterAWait(t *testing.T) {
 	const step = 50 * time.Millisecond
