@@ -28,6 +28,7 @@ from ._wire import Frame
 
 _OPEN, _TELL_AT, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 8, 64, 72, 128, 64
 _RELEASE_BYTES = 32
+_UNTOLD = 64  # ends of batches after which the daemon is told whatever it has read
 _AHEAD = 8  # batches that are built at once
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
@@ -82,7 +83,7 @@ class Board:
         self.unpack = _POST.unpack_from
         self.u64 = memoryview(self.page)[: len(self.page) & -8].cast("Q")  # the same memory, read with fewer steps
         self.first = self.base >> 3  # in u64: the first post
-        self.tell_at = (at + _TELL_AT) >> 3  # where the daemon says when to tell
+        self.tell_at = (at + _TELL_AT) >> 3  # where the daemon says when to tell, and behind it how many words it read
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
@@ -178,6 +179,13 @@ class Board:
     def due(self) -> bool:
         """Reports whether the daemon wants to be told of what was given back."""
         return self.head + self.others >= self.u64[self.tell_at] and self.untold()
+
+    def unread(self) -> bool:
+        """Reports whether the daemon has not read every word yet, as far as can be seen without telling.
+
+        It reads all of them when any client tells.
+        """
+        return self.u64[self.tell_at + 1] < self.head + self.others - len(self.held) or len(self.died) > _UNTOLD
 
     def note_told(self, died: int, given: int) -> None:
         """Notes that the daemon looks at what was given back when ``died`` and ``given`` had these values."""

@@ -42,7 +42,7 @@ class Epoch:
                 run, words = self.run, board.u64
                 if board.queue:  # arrays of a batch that was not built ahead are dead
                     run.session.flush()
-                if board.died and board.head + board.others >= words[board.tell_at]:
+                if board.died and board.head + board.others >= words[board.tell_at] and board.unread():
                     run.session.tell()
                 while True:
                     at = board.first + ((board.head & board.mask) << 3)
