@@ -29,7 +29,7 @@ import (
 // So the epoch's order is the order of the numbers, part by part in a sequence that knows nothing of them, with uniform
 // draws in between: a uniformly random permutation. Consecutive epochs are independent altogether.
 type scans struct {
-	rng   *xrand.Rand
+	rng   *xrand.Rand // of its own: how often others draw depends on what lies in a part
 	jobs  *roster
 	cells *cells
 	draws *draws
