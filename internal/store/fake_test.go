@@ -238,6 +238,10 @@ func (s *scripted) list(_ context.Context, prefix, after string) ([]Info, bool, 
 	return s.onList(s.next(), prefix, after)
 }
 
+func (s *scripted) folder(context.Context, string, func()) ([]Info, []string, error) {
+	return nil, nil, errors.New("not asked")
+}
+
 func (s *scripted) renew() bool { s.renews++; return true }
 
 func (s *scripted) close() { s.closed++ }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +89,43 @@ func TestS3ReadsWhatWasPut(t *testing.T) {
 	}
 	if c.Reads == 0 || c.Lists != 1 || c.Bytes < bytesPut || c.Retries != 0 || c.Errors != 4-3 {
 		t.Errorf("%+v", c)
+	}
+}
+
+func TestS3Folders(t *testing.T) {
+	withKeys(t)
+	srv := newS3(t)
+	for _, k := range []string{"top", "a/1", "a/2", "a/b/1", "a-/1", "ü /x/y/z", "a/b/", "empty/"} {
+		srv.put(t, k, []byte(k))
+	}
+	for i := range pageSize + 7 {
+		srv.put(t, fmt.Sprintf("many/%04d/x", i), nil)
+	}
+	s, _ := openS3(t, quickly(srv.URL))
+	for prefix, want := range map[string]string{
+		"":     "[a-/ a/ empty/ many/ ü /] [top]",
+		"a/":   "[a/b/] [a/1 a/2]",
+		"a/b/": "[] [a/b/ a/b/1]",
+		"no/":  "[] []",
+	} {
+		var direct []string
+		folders, err := s.Folder(t.Context(), prefix, func(in Info) error { direct = append(direct, in.Key); return nil })
+		slices.Sort(folders)
+		slices.Sort(direct)
+		if got := fmt.Sprint(folders, direct); err != nil || got != want {
+			t.Errorf("%q holds %s, want %s, %v", prefix, got, want, err)
+		}
+	}
+	srv.faulty(func(n int, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if n == 1 { // the second page
+			xmlError(w, 503, "SlowDown")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	folders, err := s.Folder(t.Context(), "many/", func(Info) error { return nil })
+	if err != nil || len(slices.Compact(folders)) != pageSize+7 || s.Counters().Retries != 1 {
+		t.Errorf("%d folders, %v", len(folders), err)
 	}
 }
 
