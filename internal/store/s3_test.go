@@ -430,6 +430,82 @@ func TestS3CredentialsFrom(t *testing.T) {
 	})
 }
 
+// The metadata service of a machine is asked last, and not where that is switched off.
+func TestS3MetadataService(t *testing.T) {
+	noKeys(t)
+	srv := newS3(t)
+	srv.put(t, "k", content(10))
+	var asked atomic.Int64
+	imds := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		switch r.URL.Path {
+		case "/latest/api/token":
+			fmt.Fprint(w, "token")
+		case "/latest/meta-data/iam/security-credentials/":
+			fmt.Fprint(w, "reader")
+		case "/latest/meta-data/iam/security-credentials/reader":
+			fmt.Fprintf(w, `{"Code":"Success","AccessKeyId":"OFMACHINE","SecretAccessKey":"x","Token":"t","Expiration":%q}`,
+				time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer imds.Close()
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds.URL)
+	off, _ := openS3(t, quickly(srv.URL))
+	if _, err := off.Stat(t.Context(), "k"); err == nil || asked.Load() > 0 {
+		t.Errorf("%v after %d questions, with imds: false", err, asked.Load())
+	}
+	s, _ := openS3(t, quickly(srv.URL).with(func(s *Settings) { s.IMDS = true }))
+	srv.faulty(nil)
+	if _, err := s.Stat(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if got := srv.requests()[0].Header.Get("Authorization"); !strings.Contains(got, "Credential=OFMACHINE/") {
+		t.Errorf("signed as %q", got)
+	}
+}
+
+// gs:// is signed with Google's HMAC keys, and never with those of AWS.
+func TestGoogleHasItsOwnCredentials(t *testing.T) {
+	withKeys(t)
+	srv := newS3(t)
+	srv.put(t, "k", content(10))
+	open := func() Store {
+		all := New(Config{Settings: func(string, string) Settings { return quickly(srv.URL) }})
+		t.Cleanup(all.Close)
+		s, _, err := all.Open(t.Context(), "gs://data/k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	srv.faulty(nil)
+	_, err := open().Stat(t.Context(), "k")
+	if m := saysAll(fmt.Sprint(err), "GS_ACCESS_KEY_ID", "stores.gs.anonymous: true"); m != nil || len(srv.requests()) > 0 {
+		t.Errorf("%v does not say %q, after %d requests", err, m, len(srv.requests()))
+	}
+	t.Setenv("GS_ACCESS_KEY_ID", "GOOGID")
+	t.Setenv("GS_SECRET_ACCESS_KEY", "x")
+	s := open()
+	in, err := s.Stat(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readAll(t.Context(), s, in); err != nil || !bytes.Equal(got, content(10)) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	for _, r := range srv.requests() {
+		if got := r.Header.Get("Authorization"); !strings.Contains(got, "Credential=GOOGID/") {
+			t.Errorf("signed as %q", got)
+		}
+	}
+	u, err := endpoint(Location{Scheme: "gs", Place: "data"}, Default())
+	if err != nil || u.String() != "https://storage.googleapis.com" {
+		t.Errorf("Google's address: %v, %v", u, err)
+	}
+}
+
 // A token file of Kubernetes is exchanged for credentials.
 func TestS3WebIdentity(t *testing.T) {
 	noKeys(t)
