@@ -27,6 +27,15 @@
 // DecodeInto, for samples that nothing keeps, decodes only the part of a JPEG image that the first op reads. The pixels
 // are those of the whole image, and a damaged file is good or bad whatever the crop.
 //
+// Matrices, blurs and sharpness run in C too (kernel_more.h, beside affine.go and blur.go). Matrices follow Pillow's
+// Geometry.c, in 16.16 bits or in float64; angles come through trig.go, rounded as Python's. GaussianBlur sums up fused
+// products in the order of torch's convolution. What a table can do (table.go) stays in Go.
+//
+// # Erasing
+//
+// RandomErasing behind the cast writes into the finished sample (erase.go), by the key of the instance: it is part of
+// Finish, and in no form that a tier keeps. MixUp and CutMix are checked here and done by whoever hands batches out.
+//
 // # Planes
 //
 // DecodeCompact gives the form that tiers keep. JPEG images with colour at half the width or at half of both sides, and

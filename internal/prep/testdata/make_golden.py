@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Draws golden/ afresh: small images in every format, what Pillow's convert("RGB") makes of them, and digests of what
 Pillow's resize, enhance and HSV do. Run with Pillow 9.4 and gcc + libjpeg; the files are committed."""
-
 import hashlib
 import json
 import os
@@ -17,14 +16,8 @@ os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden"))
 rng = np.random.default_rng(7)
 W, H = 37, 29
 y, x = np.mgrid[0:H, 0:W]
-base = np.stack(
-    [
-        128 + 90 * np.sin(x / 5 + y / 9),
-        255 * ((x - 18) ** 2 + (y - 14) ** 2 < 90),
-        6.5 * x + rng.integers(0, 12, (H, W)),
-    ],
-    -1,
-)
+base = np.stack([128 + 90 * np.sin(x / 5 + y / 9), 255 * ((x - 18) ** 2 + (y - 14) ** 2 < 90),
+                 6.5 * x + rng.integers(0, 12, (H, W))], -1)
 rgb = np.clip(base, 0, 255).astype(np.uint8)
 alpha = np.clip(8 * (x + y) - 60, 0, 255).astype(np.uint8)
 im = Image.fromarray(rgb)
@@ -38,24 +31,16 @@ def chunk(kind, data):
 
 def png(name, color, depth, rows_of, extra=b"", interlace=False):
     """rows_of(xs, ys) gives the packed rows of the pixels at those positions."""
-    passes = (
-        [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
-        if interlace
-        else [(0, 0, 1, 1)]
-    )
+    passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+              (0, 1, 1, 2)] if interlace else [(0, 0, 1, 1)]
     raw = b""
     for x0, y0, dx, dy in passes:
         xs, ys = range(x0, W, dx), range(y0, H, dy)
         if xs and ys:
             raw += b"".join(b"\0" + r for r in rows_of(xs, ys))
     with open(name, "wb") as f:
-        f.write(
-            b"\x89PNG\r\n\x1a\n"
-            + chunk(b"IHDR", struct.pack(">IIBBBBB", W, H, depth, color, 0, 0, int(interlace)))
-            + extra
-            + chunk(b"IDAT", zlib.compress(raw, 9))
-            + chunk(b"IEND", b"")
-        )
+        f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", W, H, depth, color, 0, 0, int(interlace)))
+                + extra + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b""))
 
 
 def whole(a):
@@ -70,7 +55,6 @@ def packed(a, bits):
             v += "0" * (-len(v) % 8)
             out.append(int(v, 2).to_bytes(len(v) // 8, "big"))
         return out
-
     return rows
 
 
@@ -84,9 +68,8 @@ write("baseline420.jpg", im, quality=80, subsampling=2)
 write("progressive.jpg", im, quality=80, progressive=True, subsampling=2)
 write("grey.jpg", grey, quality=85)
 write("cmyk.jpg", im.convert("CMYK"), quality=90)
-write(
-    "exif-rotated.jpg", im, quality=80, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
-)
+write("exif-rotated.jpg", im, quality=80,
+      exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0")
 C = r"""
 #include <stdio.h>
 #include <jpeglib.h>
@@ -118,11 +101,8 @@ with tempfile.TemporaryDirectory() as d:
     with open(d + "/c.c", "w") as f:
         f.write(C)
     subprocess.check_call(["gcc", "-o", d + "/c", d + "/c.c", "-ljpeg"])
-    for name, mode, data in (
-        ("ycck.jpg", "y", 255 - np.array(im.convert("CMYK"))),
-        ("rgb.jpg", "r", rgb),
-        ("restart.jpg", "i", rgb),
-    ):
+    for name, mode, data in (("ycck.jpg", "y", 255 - np.array(im.convert("CMYK"))), ("rgb.jpg", "r", rgb),
+                             ("restart.jpg", "i", rgb)):
         subprocess.run([d + "/c", name, mode], input=data.tobytes(), check=True)
 
 png("rgb8.png", 2, 8, whole(rgb))
@@ -135,13 +115,8 @@ g = np.array(grey)
 png("grey8.png", 0, 8, whole(g))
 png("grey8-key.png", 0, 8, whole(g), extra=chunk(b"tRNS", struct.pack(">H", int(g[0, 0]))))
 png("grey16.png", 0, 16, whole((g.astype(">u2") * 3).astype(">u2")))
-png(
-    "grey16-key.png",
-    0,
-    16,
-    whole((g.astype(">u2") * 3).astype(">u2")),
-    extra=chunk(b"tRNS", struct.pack(">H", int(g[0, 0]) * 3)),
-)
+png("grey16-key.png", 0, 16, whole((g.astype(">u2") * 3).astype(">u2")),
+    extra=chunk(b"tRNS", struct.pack(">H", int(g[0, 0]) * 3)))
 png("greyalpha8.png", 4, 8, whole(np.dstack([g, alpha])))
 png("greyalpha16.png", 4, 16, whole(np.dstack([g, alpha]).astype(">u2") * 257))
 for bits in (1, 2, 4):
@@ -149,14 +124,8 @@ for bits in (1, 2, 4):
 pal = im.quantize(16)
 plte = chunk(b"PLTE", bytes(pal.getpalette()[:48]))
 png("palette4.png", 3, 4, packed(np.array(pal), 4), extra=plte)
-png(
-    "palette4-alpha.png",
-    3,
-    4,
-    packed(np.array(pal), 4),
-    extra=plte + chunk(b"tRNS", bytes([0, 128, 255, 7])),
-    interlace=True,
-)
+png("palette4-alpha.png", 3, 4, packed(np.array(pal), 4), extra=plte + chunk(b"tRNS", bytes([0, 128, 255, 7])),
+    interlace=True)
 write("palette8.png", im.quantize(200))
 write("plain.gif", im.quantize(64))
 write("transparent.gif", im.quantize(64), transparency=5)
@@ -165,7 +134,7 @@ for src, dst in (("plain.gif", "offset.gif"), ("transparent.gif", "offset-transp
     b = bytearray(open(src, "rb").read())
     b[6:10] = struct.pack("<HH", W + 6, H + 5)
     at = b.index(b"\x2c\0\0\0\0" + struct.pack("<HH", W, H))
-    b[at + 1 : at + 5] = struct.pack("<HH", 4, 3)
+    b[at + 1:at + 5] = struct.pack("<HH", 4, 3)
     open(dst, "wb").write(b)
 write("lossy.webp", im, quality=80)
 write("lossy-even.webp", im.crop((0, 0, 36, 28)), quality=60)
@@ -178,34 +147,13 @@ write("grey8.bmp", grey)
 write("rgba32.bmp", rgba)
 
 
-def tiff(
-    name,
-    big,
-    data,
-    photometric,
-    bits,
-    extra=None,
-    compression=1,
-    orientation=None,
-    rows=None,
-    tile=None,
-    palette=None,
-    predictor=None,
-    fill=None,
-    planar=None,
-    sample_format=None,
-    size=(W, H),
-):
+def tiff(name, big, data, photometric, bits, extra=None, compression=1, orientation=None, rows=None, tile=None,
+         palette=None, predictor=None,
+         fill=None, planar=None, sample_format=None, size=(W, H)):
     """A TIFF of one page, its blocks given; what Pillow's writer cannot be asked for."""
     e = ">" if big else "<"
-    entries = [
-        (256, 3, [size[0]]),
-        (257, 3, [size[1]]),
-        (258, 3, bits),
-        (259, 3, [compression]),
-        (262, 3, [photometric]),
-        (277, 3, [len(bits)]),
-    ]
+    entries = [(256, 3, [size[0]]), (257, 3, [size[1]]), (258, 3, bits), (259, 3, [compression]),
+               (262, 3, [photometric]), (277, 3, [len(bits)])]
     blocks = data if isinstance(data, list) else [data]
     offsets, at, body = [], 8, b""
     for b in blocks:
@@ -256,15 +204,9 @@ def tiffs():
         u2 = ">u2" if big else "<u2"
         tiff(f"grey16{end}.tif", big, (g.astype(u2) * 3).astype(u2).tobytes(), 1, [16])
         tiff(f"rgb16{end}.tif", big, (rgb.astype(u2) * 257 - (rgb > 9) * 99).astype(u2).tobytes(), 2, [16] * 3)
-        tiff(
-            f"rgba16{end}.tif",
-            big,
-            (np.dstack([rgb, alpha]).astype(u2) * 257).astype(u2).tobytes(),
-            2,
-            [16] * 4,
-            extra=[2],
-        )
-        tiff(f"rgb8-strips{end}.tiff", big, [rgb[i : i + 8].tobytes() for i in range(0, H, 8)], 2, [8] * 3, rows=8)
+        tiff(f"rgba16{end}.tif", big, (np.dstack([rgb, alpha]).astype(u2) * 257).astype(u2).tobytes(), 2, [16] * 4,
+             extra=[2])
+        tiff(f"rgb8-strips{end}.tiff", big, [rgb[i:i + 8].tobytes() for i in range(0, H, 8)], 2, [8] * 3, rows=8)
     mult = np.dstack([rgb // 3 * 2, alpha])
     tiff("rgba8-premultiplied.tif", False, mult.tobytes(), 2, [8] * 4, extra=[1])
     tiff("rgba16-premultiplied.tif", False, (mult.astype("<u2") * 257).tobytes(), 2, [16] * 4, extra=[1])
@@ -276,34 +218,18 @@ def tiffs():
     tiff("rotated6-deflate.tif", False, zlib.compress(rgb.tobytes()), 2, [8] * 3, orientation=6, compression=8)
     pad = np.zeros((32, 48, 3), np.uint8)
     pad[:H, :W] = rgb
-    tiff(
-        "tiles.tif",
-        False,
-        [zlib.compress(pad[i : i + 16, j : j + 16].tobytes()) for i in (0, 16) for j in (0, 16, 32)],
-        2,
-        [8] * 3,
-        compression=8,
-        tile=(16, 16),
-    )
+    tiff("tiles.tif", False, [zlib.compress(pad[i:i + 16, j:j + 16].tobytes()) for i in (0, 16) for j in (0, 16, 32)],
+         2, [8] * 3, compression=8, tile=(16, 16))
     diff = rgb.copy()
     diff[:, 1:] -= rgb[:, :-1]
-    tiff(
-        "predictor-deflate.tif",
-        False,
-        [zlib.compress(diff[i : i + 8].tobytes()) for i in range(0, H, 8)],
-        2,
-        [8] * 3,
-        compression=8,
-        predictor=2,
-        rows=8,
-    )
+    tiff("predictor-deflate.tif", False, [zlib.compress(diff[i:i + 8].tobytes()) for i in range(0, H, 8)], 2, [8] * 3,
+         compression=8, predictor=2, rows=8)
 
 
 def netpbms():
     def put(name, head, data):
         with open(name, "wb") as f:
             f.write(head.encode() + data)
-
     wide = g.astype(">u2")
     write("rgb8.ppm", im)
     write("grey8.pgm", grey)
@@ -338,25 +264,15 @@ def digest(img):
     return hashlib.sha256(np.asarray(img.convert("RGB")).tobytes()).hexdigest()
 
 
-filters = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "nearest": Image.Resampling.NEAREST,
-}
+filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC,
+           "nearest": Image.Resampling.NEAREST}
 cases = []
 for name, f in filters.items():
     for bx in ((0, 0, W, H), (3, 5, 30, 20), (36, 28, 1, 1), (0, 7, W, 1), (10, 0, 2, H)):
         for w, h in ((16, 16), (1, 1), (37, 10), (9, 29), (64, 50), (5, 200), (37, 29)):
             x0, y0, bw, bh = bx
-            cases.append(
-                {
-                    "op": name,
-                    "box": bx,
-                    "w": w,
-                    "h": h,
-                    "sha256": digest(im.crop((x0, y0, x0 + bw, y0 + bh)).resize((w, h), f)),
-                }
-            )
+            cases.append({"op": name, "box": bx, "w": w, "h": h,
+                          "sha256": digest(im.crop((x0, y0, x0 + bw, y0 + bh)).resize((w, h), f))})
 for f in (0, 0.25, 0.7, 1, 1.3, 2.9):
     cases.append({"op": "brightness", "f": f, "sha256": digest(ImageEnhance.Brightness(im).enhance(f))})
     cases.append({"op": "contrast", "f": f, "sha256": digest(ImageEnhance.Contrast(im).enhance(f))})

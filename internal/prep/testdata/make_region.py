@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Draws region/ afresh: JPEG images of every chroma sampling that libjpeg writes, of sizes that fill no MCU, for the
 tests of decoding a part of an image. Run with NumPy and gcc + libjpeg; the files are committed."""
-
 import os
 import subprocess
 import tempfile
@@ -14,9 +13,8 @@ os.chdir(here)
 rng = np.random.default_rng(11)
 W, H = 211, 149
 y, x = np.mgrid[0:H, 0:W]
-rgb = np.stack(
-    [128 + 90 * np.sin(x / 5 + y / 9), 255 * (((x // 9) + (y // 7)) % 2), 0.9 * x + rng.integers(0, 40, (H, W))], -1
-)
+rgb = np.stack([128 + 90 * np.sin(x / 5 + y / 9), 255 * (((x // 9) + (y // 7)) % 2),
+                0.9 * x + rng.integers(0, 40, (H, W))], -1)
 rgb = np.clip(rgb, 0, 255).astype(np.uint8)
 C = r"""
 #include <stdio.h>
@@ -58,21 +56,11 @@ with tempfile.TemporaryDirectory() as d:
         f.write(C)
     subprocess.check_call(["gcc", "-o", d + "/c", d + "/c.c", "-ljpeg"])
     for name, mode, factors in (
-        ("444", "-", "111111"),
-        ("422", "-", "211111"),
-        ("420", "-", "221111"),
-        ("440", "-", "121111"),
+        ("444", "-", "111111"), ("422", "-", "211111"), ("420", "-", "221111"), ("440", "-", "121111"),
         ("411", "-", "411111"),
-        ("410", "-", "421111"),
-        ("441", "-", "141111"),
-        ("422-tall", "-", "221212"),
-        ("440-wide", "-", "222121"),
+        ("410", "-", "421111"), ("441", "-", "141111"), ("422-tall", "-", "221212"), ("440-wide", "-", "222121"),
         ("uneven", "-", "222111"),
-        ("grey", "g", "11"),
-        ("rgb", "r", "111111"),
-        ("420-restart", "i", "221111"),
-        ("420-arithmetic", "a", "221111"),
-        ("420-progressive", "p", "221111"),
-        ("420-scans", "s", "221111"),
+        ("grey", "g", "11"), ("rgb", "r", "111111"), ("420-restart", "i", "221111"), ("420-arithmetic", "a", "221111"),
+        ("420-progressive", "p", "221111"), ("420-scans", "s", "221111"),
     ):
         subprocess.run([d + "/c", name + ".jpg", str(W), str(H), mode, *factors], input=rgb.tobytes(), check=True)
