@@ -53,7 +53,8 @@ func advice(cause string) string {
 			"recipe, " +
 			"ops.ToImage() and larder.normalize on the GPU; or more cores"
 	case "worker":
-		return "Its samples come from worker processes: give the Loader more (num_workers), cache=\"items\" where item i is " +
+		return "Its samples come from worker processes: give the Loader more (num_workers), cache=\"items\" where item i " +
+			"is " +
 			"always the same, share=\"augmented\" for jobs of one dataset, or a faster __getitem__"
 	case "script":
 		return "larder is ahead of the script: faster data would change nothing"

@@ -106,3 +106,23 @@ func TestJobSetAgainstMap(t *testing.T) {
 		}
 	})
 }
+
+// TestLenIn compares the count of a range with one by one.
+func TestLenIn(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := NewSet(rapid.IntRange(0, 300).Draw(rt, "room"))
+		for _, i := range rapid.SliceOf(rapid.Uint32Range(0, 400)).Draw(rt, "members") {
+			s.Add(i)
+		}
+		from, to := rapid.Uint32Range(0, 500).Draw(rt, "from"), rapid.Uint32Range(0, 500).Draw(rt, "to")
+		want := 0
+		for i := from; i < to; i++ {
+			if s.Has(i) {
+				want++
+			}
+		}
+		if n := s.LenIn(from, to); n != want {
+			rt.Fatalf("%d of [%d, %d), want %d", n, from, to, want)
+		}
+	})
+}

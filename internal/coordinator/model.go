@@ -386,7 +386,7 @@ func (ti *tiering) demand() partition.Demand {
 	}
 	place := make([]int, len(ti.roster.datasets)) // in d.Datasets, from 1
 	for _, s := range ti.roster.order {
-		if s.job.Paused() || len(s.sample.Subset) == 0 || s.making.Workers {
+		if s.job.Paused() || len(s.sample.Subset) == 0 || s.making.Bare { // nothing decoded of it is kept
 			continue
 		}
 		w := &ti.roster.datasets[s.dataset]
@@ -400,6 +400,9 @@ func (ti *tiering) demand() partition.Demand {
 				set.Stored = float64(ti.wanted.bytes) / float64(ti.wanted.objects)
 			}
 			set.Encoded = room * float64(ti.cfg.Granule(ident.Encoded, int64(set.Stored)))
+			if s.making.Workers { // nothing is read, and nothing encoded is kept: it would save a byte and cost a record
+				set.Stored, set.Encoded = 1, room*float64(ti.cfg.Granule(ident.Decoded, ti.decodedBytes(s, s.augBytes)))
+			}
 		}
 		set := &d.Datasets[place[s.dataset]-1]
 		set.Samples = max(set.Samples, int64(len(s.sample.Subset)))
@@ -438,7 +441,11 @@ func (ti *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64)
 		}
 	}
 	r := ti.rates(s)
-	decoded := float64(ti.cfg.Granule(ident.Decoded, ti.decodedBytes(s, int64(6*set.Stored))))
+	guess := int64(6 * set.Stored)
+	if s.making.Workers {
+		guess = s.augBytes
+	}
+	decoded := float64(ti.cfg.Granule(ident.Decoded, ti.decodedBytes(s, guess)))
 	augmented := decoded
 	if s.augBytes > 0 {
 		augmented = float64(ti.cfg.Granule(ident.Augmented, s.augBytes))
@@ -447,6 +454,9 @@ func (ti *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64)
 		Name: name, Prefix: prefix, Samples: int64(len(s.sample.Subset)), Decoded: room * decoded,
 		Augmented: room * augmented,
 		Augment:   known(r.Augment), Finish: known(r.Finish), Sharers: 1, Degree: 1, Jobs: []partition.Job{{Ingest: ingest}},
+	}
+	if s.making.Workers && !s.making.InSteps { // its rows are copies of the decoded form
+		q.Augment = known(ti.model.rates.Cache) / decoded
 	}
 	if decode := known(r.Decode); decode > 0 && q.Augment > 0 {
 		q.DecodeAugment = 1 / (1/decode + 1/q.Augment)

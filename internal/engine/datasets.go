@@ -69,8 +69,18 @@ func (e *Engine) RemoveDataset(
 		return nil, errs.New(errs.NotFound, req.GetDataset(), "larder dataset ls shows what there is",
 			"remove dataset %q, which is not known", req.GetDataset())
 	}
+	return e.remove(ctx, d, func() bool { return true })
+}
+
+// remove forgets a dataset that no live job uses, if it still may be.
+func (e *Engine) remove(
+	ctx context.Context, d *source.Dataset, may func() bool,
+) (*larderv1.RemoveDatasetResponse, error) {
 	e.registering.Lock()
 	defer e.registering.Unlock()
+	if !may() {
+		return &larderv1.RemoveDatasetResponse{}, nil
+	}
 	live, err := e.loop.list(ctx, false)
 	if err != nil {
 		return nil, err

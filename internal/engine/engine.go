@@ -86,6 +86,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg.Memory), tierWork: work.NewSerial(),
 		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Work.Workers, runtime.GOMAXPROCS(0)),
 	}
+	cfg.Data.Store.WhenIdle(e.meters.Idle)
 	e.broken.ended = make(chan struct{})
 	e.recorder = trace.NewRecorder(e.traceConfig())
 	e.loop = newLoop(e.recorder.Event)
@@ -104,6 +105,7 @@ func New(cfg Config) (*Engine, error) {
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
+		pages: cfg.Data.Store.Pages,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{

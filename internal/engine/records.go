@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -31,6 +32,7 @@ type declaration struct {
 	parts  map[string]any // of its fingerprint
 	schema records.Schema
 	proto  *larderv1.Schema
+	asked  atomic.Bool // since it was declared last, no job has been registered on it
 }
 
 // declarations are those of all datasets, by uri. The zero value is empty.
@@ -82,7 +84,14 @@ func (e *Engine) AddRecords(
 	if x.made.Fingerprint, err = x.fingerprint(); err != nil {
 		return nil, err
 	}
+	e.registering.Lock() // it must not be removed between the two
 	d, added, err := e.library.declare(ctx, x)
+	if err == nil {
+		if y, ok := e.library.declared.of(d.URI()); ok {
+			y.asked.Store(true)
+		}
+	}
+	e.registering.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -289,10 +298,11 @@ func (e *Engine) endMade(j *job) {
 
 // removePrivate removes a private dataset that no live job uses.
 func (e *Engine) removePrivate(d *source.Dataset) {
-	if _, ok := e.cfg.Data.Catalog.Get(d.URI()); !ok {
-		return
-	}
-	_, err := e.RemoveDataset(context.Background(), &larderv1.RemoveDatasetRequest{Dataset: d.URI()})
+	_, err := e.remove(context.Background(), d, func() bool {
+		now, there := e.cfg.Data.Catalog.Get(d.URI())
+		x, ok := e.library.declared.of(d.URI())
+		return there && now == d && ok && !x.asked.Load()
+	})
 	if err != nil && !errs.Is(err, errs.AlreadyExists) && !errs.Is(err, errs.Unavailable) {
 		e.log.note(slog.LevelWarn, "a private dataset could not be removed", "dataset", d.URI(), "err", err)
 	}

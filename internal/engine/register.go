@@ -109,6 +109,9 @@ func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) er
 	e.memory.stratified(j.Data.ID())
 	j.ID = r.Job
 	e.jobs.add(j)
+	if x, ok := e.library.declared.of(j.Data.URI()); ok {
+		x.asked.Store(false)
+	}
 	e.cfg.Log.Info("job registered", "job", j.spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset,
 		"order", j.mode.String(), "batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
 	return nil

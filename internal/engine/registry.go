@@ -53,22 +53,23 @@ func (r *registry) byID(id ident.JobID) *job {
 	return r.mu.jobs[id]
 }
 
-// byRecipe finds a job of a dataset by its recipe's fingerprint, nil when there is none, and the fingerprints that jobs
-// of the dataset have.
+// byRecipe finds the newest job of a dataset by its recipe's fingerprint, nil when there is none, and the fingerprints
+// that jobs of the dataset have.
 func (r *registry) byRecipe(uri, recipe string) (_ *job, known []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, j := range r.mu.jobs { // order-free: any job of the recipe is as good
+	var newest *job
+	for _, j := range r.mu.jobs { // order-free: the newest is found
 		if j.Made == nil || j.Data.URI() != uri {
 			continue
 		}
-		if j.Recipe.ID().String() == recipe {
-			return j, nil
+		if j.Recipe.ID().String() == recipe && (newest == nil || newest.ID < j.ID) {
+			newest = j
 		}
 		known = append(known, j.Recipe.ID().String())
 	}
 	slices.Sort(known)
-	return nil, known
+	return newest, known
 }
 
 // byName finds the newest job of a name; nil = there is none.

@@ -117,6 +117,7 @@ type world struct {
 	engine  *engine.Engine
 	store   *tiers.Store
 	socket  string
+	server  *session.Server
 	catalog *source.Catalog
 	ran     chan error
 }
@@ -183,6 +184,7 @@ func serve(t testing.TB, change ...func(*engine.Config)) *world {
 	listener, err := session.Listen(w.socket)
 	must(err)
 	server := session.NewServer(session.Config{Engine: engine, Crew: engine, Service: rpc.Service(engine, nil)})
+	w.server = server
 	served := make(chan error, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { served <- server.Serve(listener) }()

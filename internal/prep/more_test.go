@@ -172,7 +172,8 @@ func moreSteps(rnd *xrand.Rand, width, height int) step {
 		return step{kind: stepSharpness, f: float32(rnd.Uniform(0, 3))}
 	}
 	a := affineDraw{angle: rnd.Uniform(-180, 180), tx: float64(rnd.IntN(2*width+1) - width),
-		scale: rnd.LogUniform(0.01, 30), shearX: rnd.Uniform(-89, 89), shearY: rnd.Uniform(-89, 89), cx: float64(width) / 2, cy: float64(height) / 2}
+		scale: rnd.LogUniform(0.01, 30), shearX: rnd.Uniform(-89, 89), shearY: rnd.Uniform(-89, 89),
+		cx: float64(width) / 2, cy: float64(height) / 2}
 	if rnd.IntN(4) == 0 {
 		a = affineDraw{tx: a.tx, ty: float64(rnd.IntN(9)), scale: 1, cx: a.cx, cy: a.cy}
 	}

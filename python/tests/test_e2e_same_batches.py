@@ -83,3 +83,11 @@ def test_samples_of_a_collate_fn_are_those_of_the_dataset(server, seed):
 def test_items_without_a_value_are_refused(server):
     with pytest.raises(InvalidError, match="its samples have no fields"):
         DataLoader(Items([{}, {}]), endpoint=server.socket, timeout=PATIENCE)
+
+
+def test_a_dataset_without_a_name_is_loaded_again_and_again(server):
+    dataset = Items(list(range(20)))
+    for _ in range(6):
+        loader = DataLoader(dataset, batch_size=4, num_workers=1, endpoint=server.socket, timeout=PATIENCE)
+        assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+        loader.loader.close()

@@ -168,7 +168,7 @@ func (w *Worker) takeOver(t *task, d wire.DoneFrame) (kept bool, err error) {
 		switch {
 		case err == nil:
 			copy(b.Bytes, src)
-			if err := t.accept(b.Bytes[:len(src)], c.cfg.MaxRecord); err != nil {
+			if err := t.job.Made.Accept(b.Bytes[:len(src)], t.last, c.cfg.MaxRecord); err != nil {
 				b.Abort()
 				return false, err
 			}
@@ -181,7 +181,7 @@ func (w *Worker) takeOver(t *task, d wire.DoneFrame) (kept bool, err error) {
 	}
 	blob := c.scratch(len(src))
 	copy(blob, src)
-	if err := t.accept(blob, c.cfg.MaxRecord); err != nil {
+	if err := t.job.Made.Accept(blob, t.last, c.cfg.MaxRecord); err != nil {
 		c.free(blob)
 		return false, err
 	}
@@ -194,19 +194,6 @@ func (w *Worker) takeOver(t *task, d wire.DoneFrame) (kept bool, err error) {
 	c.mu.copies[t.flight] = copied{blob, t.fit}
 	c.mu.held[t.fit] += int64(cap(blob))
 	return false, nil
-}
-
-// accept checks the daemon's own copy of a record, and seals it.
-func (t *task) accept(blob []byte, limit int64) error {
-	if err := t.job.Made.Accept(blob, t.last, limit); err != nil {
-		return err
-	}
-	v, err := record.Open(blob)
-	if err != nil {
-		return err
-	}
-	record.Seal(v)
-	return nil
 }
 
 // write writes a row of a batch.

@@ -75,12 +75,12 @@ type Stats struct {
 	Seconds [work.InPlace + 1]float64 // of workers, by step
 }
 
-// fit says which workers can do a task: those that know a recipe with this prefix, or this very recipe.
+// fit says which workers can do a task: those that know a recipe with this prefix, or this very recipe. Both name the
+// dataset too, by its uri and fingerprint: one that was removed and declared again is the same to a worker.
 type fit struct {
-	dataset ident.DatasetID
-	recipe  ident.RecipeID
-	whole   bool        // recipe is the whole one, not its prefix
-	job     ident.JobID // whose tasks these are: jobs have queues of their own
+	recipe ident.RecipeID
+	whole  bool        // recipe is the whole one, not its prefix
+	job    ident.JobID // whose tasks these are: jobs have queues of their own
 }
 
 // New returns a Crew without workers.

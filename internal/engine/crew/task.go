@@ -101,11 +101,11 @@ func (q *queue) all() []*task { return q.remove(func(*task) bool { return true }
 // newTask says what an effect asks for.
 func newTask(what coordinator.Effect, j *work.Job, r *ring.Ring, after uint64) *task {
 	t := &task{job: j, after: after, ring: r}
-	m, whole := j.Made, fit{j.Data.ID(), j.Recipe.ID(), true, j.ID}
+	m, whole := j.Made, fit{j.Recipe.ID(), true, j.ID}
 	switch x := what.(type) {
 	case coordinator.Prepare:
 		t.flight, t.key, t.keep, t.turn = x.Flight, x.Key, x.Keep, x.Turn
-		t.fit, t.last = fit{j.Data.ID(), j.Recipe.Prefix(), false, j.ID}, m.Cut
+		t.fit, t.last = fit{j.Recipe.Prefix(), false, j.ID}, m.Cut
 		if x.Into != nil {
 			t.fill, t.last = x.Into, m.Steps
 			if m.Cut < m.Steps {

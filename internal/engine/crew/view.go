@@ -25,8 +25,8 @@ type State struct {
 
 // Of returns the workers that can make samples of a job, and how many of its tasks no worker has.
 func (c *Crew) Of(j *work.Job) State {
-	prefix := fit{j.Data.ID(), j.Recipe.Prefix(), false, j.ID}
-	whole := fit{j.Data.ID(), j.Recipe.ID(), true, j.ID}
+	prefix := fit{j.Recipe.Prefix(), false, j.ID}
+	whole := fit{j.Recipe.ID(), true, j.ID}
 	now := c.cfg.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -108,7 +108,7 @@ func (w *Worker) recipeFor(f fit) int {
 		if f.whole {
 			id = j.Recipe.ID()
 		}
-		if id == f.recipe && j.Data.ID() == f.dataset {
+		if id == f.recipe {
 			return i
 		}
 	}

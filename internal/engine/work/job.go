@@ -29,11 +29,13 @@ type Made struct {
 
 // Accept checks a record, which nobody trusts, that was made by steps before last.
 func (m *Made) Accept(blob []byte, last uint32, limit int64) error {
-	switch last {
-	case m.Steps:
+	if last == 1 {
+		if err := m.Item.Validate(blob, limit); err != nil {
+			return err
+		}
+	}
+	if last == m.Steps {
 		return m.Out.Validate(blob, limit)
-	case 1:
-		return m.Item.Validate(blob, limit)
 	}
 	_, err := record.Open(blob)
 	return err
@@ -41,15 +43,6 @@ func (m *Made) Accept(blob []byte, last uint32, limit int64) error {
 
 // raggedGuess is what a field is taken to weigh whose size is not known.
 const raggedGuess = 4 << 10
-
-// Fixed is the bytes of the dense fields of a sample, Guess is about what the others have.
-func (m *Made) Fixed() int64 {
-	n := int64(0)
-	for i := range m.Out.Fields {
-		n += m.Out.Fields[i].Size()
-	}
-	return n
-}
 
 // Guess is about what the ragged fields of a sample weigh; 0 = it has none.
 func (m *Made) Guess() int64 {
