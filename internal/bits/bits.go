@@ -35,6 +35,25 @@ func (s *Set) Add(i uint32) bool {
 	return true
 }
 
+// AddNew adds ids that are all in of, absent, and each there once. If one is not, it adds none and returns false.
+func AddNew[T ~uint32](s, of *Set, ids []T) bool {
+	for n, i := range ids {
+		w, bit := int(i>>6), uint64(1)<<(i&63)
+		if w >= len(of.words) || of.words[w]&bit == 0 || w < len(s.words) && s.words[w]&bit != 0 {
+			for _, k := range ids[:n] {
+				s.words[k>>6] &^= 1 << (k & 63)
+			}
+			return false
+		}
+		if w >= len(s.words) {
+			s.words = append(s.words, make([]uint64, len(of.words)-len(s.words))...)
+		}
+		s.words[w] |= bit
+	}
+	s.count += len(ids)
+	return true
+}
+
 // Remove removes i and reports whether it was present.
 func (s *Set) Remove(i uint32) bool {
 	if !s.Has(i) {

@@ -66,7 +66,7 @@ func New(cfg Config) (*Engine, error) {
 	core, err := coordinator.New(coordinator.Config{
 		Seed: cfg.Seed, Tiers: cfg.Memory.Tiers, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max,
 		IdleTimeout: cfg.Jobs.IdleTimeout,
-		InFlight:    2 * cfg.Work.Workers, Ahead: work.Readers,
+		InFlight:    2 * cfg.Work.Workers, Ahead: cfg.Work.Readers,
 		Bytes: cfg.Data.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Data.Store.Granule(f)
@@ -115,7 +115,7 @@ func New(cfg Config) (*Engine, error) {
 		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Data.Catalog.Read(ctx, o, nil) },
 	})
 	e.pool = work.New(work.Config{
-		Workers: cfg.Work.Workers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,
+		Workers: cfg.Work.Workers, Readers: cfg.Work.Readers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,
 		Limits: cfg.Work.Limits, Store: cfg.Data.Store,
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
 		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
