@@ -51,7 +51,7 @@ func (s *Sampler) checkJob(j *job, settled bool) error {
 		}
 	}
 	laidOut := s.jobs.laidOut.Has(j.slot)
-	if want := j.usesTape() && j.running() && !j.stale; laidOut != want && s.layouts.current.job != j {
+	if want := j.usesTape() && j.running() && !j.stale && !j.scan.on; laidOut != want && s.layouts.current.job != j {
 		return fmt.Errorf("lists what becomes available: %v, should: %v", laidOut, want)
 	}
 	if j.mode == Strict && j.running() {
@@ -59,6 +59,9 @@ func (s *Sampler) checkJob(j *job, settled bool) error {
 	}
 	if !j.running() || j.stale || !j.usesTape() || !settled {
 		return nil
+	}
+	if j.scan.on {
+		return s.scans.Check(j)
 	}
 	if err := s.draws.Check(j); err != nil {
 		return err

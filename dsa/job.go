@@ -23,6 +23,7 @@ type job struct {
 	prescribed prescribedOrder // Fixed, Sequential
 	queue      strictQueue     // Strict
 	tape       tape            // Stratified, Epoch
+	scan       scan            // Stratified, Epoch, where cells are too small to choose in
 	groups     groups          // what is left, by row and tile, and what of it is available
 	follower   follower        // Stratified, Epoch, without a tape
 

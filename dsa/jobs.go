@@ -25,6 +25,7 @@ type roster struct {
 	slow      bits.JobSet // jobs that are slow beside some other (pace.go)
 	laidOut   bits.JobSet // jobs whose groups are laid out, or being so: the pool lists for them what becomes available
 	following bits.JobSet // laid-out jobs that draw without a tape (follow.go)
+	scanning  bits.JobSet // jobs that walk through a scanOrder (scan.go)
 	anyForm   bits.JobSet // laid-out jobs that prefer encoded objects like decoded ones: nothing stays decoded
 }
 
@@ -150,7 +151,7 @@ func (r *roster) Check() error {
 	if used != r.live || len(r.byID) != joined.Len() {
 		return fmt.Errorf("live slots %x, used %x by %d joined jobs (%d by id)", r.live, used, joined.Len(), len(r.byID))
 	}
-	sets := r.active | r.laidOut | r.taped | r.strict | r.following | r.marked
+	sets := r.active | r.laidOut | r.taped | r.strict | r.following | r.marked | r.scanning
 	if out := sets &^ joined; out != 0 {
 		return fmt.Errorf("slots %x are in a set, but no joined job has them", out)
 	}

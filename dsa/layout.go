@@ -16,6 +16,7 @@ type layouts struct {
 	pool    *pool
 	draws   *draws
 	follows *follows
+	scans   *scans
 
 	current layout // the layout under way
 	pending bool   // some job may be stale
@@ -53,6 +54,9 @@ func (ly *layouts) run(j *job) {
 // slice takes the layout of a job on by at most budget objects, and returns how many it took.
 func (ly *layouts) slice(j *job, budget int) int {
 	y := &ly.current
+	if j.scan.on {
+		return ly.scans.slice(j, budget)
+	}
 	if y.job != j {
 		if j.tape.order.n == 0 && ly.room > 0 {
 			return j.tape.order.list(ly.jobs, ly.cells, budget)
@@ -177,6 +181,7 @@ func (ly *layouts) end(j *job) {
 func (ly *layouts) invalidate(j *job) {
 	ly.jobs.laidOut = ly.jobs.laidOut.Without(j.slot)
 	ly.jobs.following = ly.jobs.following.Without(j.slot)
+	ly.scans.end(j)
 	j.follower.last.drew = absent
 	if ly.current.job == j {
 		ly.current = layout{}

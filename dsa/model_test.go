@@ -76,6 +76,9 @@ func (m *model) compare(s *Sampler, universe int) error {
 				q.queue.queued() > 0 && !q.mayDraw(uint32(x)) {
 				want += soon - 1
 			}
+			if q := s.jobs.byID[id]; j.active && !j.marking && j.owed[x] && s.jobs.scanning.Has(q.slot) {
+				want += s.scans.weight(q, uint32(x)) - 1
+			}
 		}
 		if got := s.Need(x); got != want {
 			return fmt.Errorf("need of %d: %d, model %d", x, got, want)
@@ -133,6 +136,10 @@ func (pick source) subset() []ident.ObjectID {
 // history runs operations drawn by pick on a sampler and its twin.
 func history(pick source, ops int) error {
 	s := New(uint64(pick(1 << 10)))
+	if pick(2) == 0 {
+		scanAlways(s)
+		s.SetRoom(3)
+	}
 	sliced := pick(2) == 1
 	if sliced {
 		s.InSlices()
@@ -218,7 +225,7 @@ func history(pick source, ops int) error {
 			}
 		case k == 4 && pick(3) == 0:
 			what = "room"
-			s.SetRoom(pick(2) * 100)
+			s.SetRoom([]int{0, 100, 3}[pick(3)])
 		case k == 4 && pick(6) == 0 && len(s.cells.strata) < 12:
 			what = "stratum"
 			err = s.Stratum(pick.subset())

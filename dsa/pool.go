@@ -18,6 +18,7 @@ type pool struct {
 	jobs    *roster
 	cells   *cells
 	lists   lister
+	scans   *scans
 
 	entries table[available]   // entry 0 belongs to no object
 	free    uint32             // first of a chain of free entries, linked by available.x
@@ -333,6 +334,9 @@ func (p *pool) needOf(x uint32, jobs bits.JobSet) int {
 	r := p.jobs
 	m := p.counted(p.need(x)&r.active&r.marked&jobs, x, jobs)
 	n := m.Len()
+	for t := m & r.scanning; t != 0; t &= t - 1 {
+		n += p.scans.weight(r.slot[first(t)], x) - 1
+	}
 	for m &= r.strict; m != 0; m &= m - 1 {
 		if j := r.slot[first(m)]; j.queue.queued() > 0 && !j.mayDraw(x) {
 			n += soon - 1

@@ -16,6 +16,7 @@ import (
 //	pool    what is available, for whom, and who prefers it      pool.go, prefer.go
 //	tapes   step 1 of a pick: which cell and tile                tape.go
 //	follows the same where nothing stays available               follow.go
+//	scans   both steps where cells are too small to choose in    scan.go, scanorder.go
 //	draws   step 2: which object of the cell and tile            draw.go, lists.go, smallcell.go
 //	strict  both steps for Strict jobs, drawn in rounds          strict.go
 //	layouts what a job's draws are made from                     layout.go, groups.go
@@ -28,6 +29,7 @@ type Sampler struct {
 	pool    pool
 	tapes   tapes
 	follows follows
+	scans   scans
 	draws   draws
 	strict  strictDraws
 	layouts layouts
@@ -41,15 +43,17 @@ func New(seed uint64) *Sampler {
 	s := &Sampler{rng: xrand.New(0x6473615f73616d70, seed)}
 	s.jobs = roster{byID: make(map[ident.JobID]*job)}
 	s.cells = cells{objects: &s.objects, jobs: &s.jobs, list: make([]cell, 1), scanSize: smallCell}
-	s.pool = pool{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, lists: &s.draws,
+	s.pool = pool{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, lists: &s.draws, scans: &s.scans,
 		owners: []owners{{jobs: allJobs}}, latest: noObject}
 	s.pool.entries.extend(1)
 	s.draws = draws{rng: s.rng, objects: &s.objects, jobs: &s.jobs, cells: &s.cells, pool: &s.pool}
-	s.tapes = tapes{rng: s.rng, jobs: &s.jobs, cells: &s.cells, invalidate: s.layouts.invalidate}
+	s.scans = scans{rng: xrand.New(0x6473615f7363616e, seed), jobs: &s.jobs, cells: &s.cells, draws: &s.draws, tapes: &s.tapes,
+		room: &s.layouts.room, manyCells: manyCells, fewAvailable: fewAvailable}
+	s.tapes = tapes{rng: s.rng, scans: &s.scans, jobs: &s.jobs, cells: &s.cells, invalidate: s.layouts.invalidate}
 	s.follows = follows{rng: s.rng, objects: &s.objects, jobs: &s.jobs, draws: &s.draws, layout: &s.layouts.current}
 	s.strict = strictDraws{rng: s.rng, jobs: &s.jobs, draws: &s.draws}
 	s.layouts = layouts{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, pool: &s.pool, draws: &s.draws,
-		follows: &s.follows, room: MaxObjects}
+		follows: &s.follows, scans: &s.scans, room: MaxObjects}
 	s.work = work{steps: s.steps(), ended: s.free}
 	return s
 }
@@ -81,6 +85,8 @@ func (s *Sampler) choose(j *job) uint32 {
 		return j.firstFree()
 	case j.mode == Strict: // both steps at once, together with other strict jobs
 		return s.strict.pick(j)
+	case s.jobs.scanning.Has(j.slot): // both steps at once, along an order that jobs share
+		return s.scans.pick(j)
 	case s.jobs.following.Has(j.slot): // step 1 follows a neighbour's draw
 		return s.follows.pick(j)
 	}

@@ -40,6 +40,7 @@ type scenario struct {
 	perByte  bool           // planted bug: victims by need per byte
 	slow     int            // planted bug: large objects count as available only after so many more picks
 	flash    bool           // nothing is held: what is loaded is there for who takes it at the same time
+	scan     bool           // jobs scan, however few their cells are
 	rows     bool           // every cell counts as large
 	labels   bool           // planted bug: see forms
 	check    bool           // run Check after every join and at every epoch start
@@ -185,6 +186,10 @@ func (sc scenario) run() (*result, error) {
 	plant(s, sc.bugs)
 	if sc.rows {
 		s.cells.scanSize = 0
+	}
+	if sc.scan {
+		scanAlways(s)
+		s.SetRoom(sc.cache)
 	}
 	if sc.flash {
 		s.SetRoom(0)

@@ -24,6 +24,7 @@ type tapes struct {
 	rng        *xrand.Rand
 	jobs       *roster
 	cells      *cells
+	scans      *scans
 	invalidate func(*job) // drops the job's layout
 
 	joins uint64 // counts joins; dates orders
@@ -94,16 +95,27 @@ func (t *tape) begin(j *job) {
 // newOrder makes an order for the given slots and all taped jobs that share objects with them, directly or through
 // others.
 func (ts *tapes) newOrder(slots bits.JobSet) *order {
+	slots = ts.connected(slots)
+	o := &order{name: ts.newName(), born: ts.joins, covered: slots, shared: slots.Len() > 1}
+	o.rng.Seed(ts.rng.Uint64())
+	o.salt = ts.rng.Uint64()
+	return o
+}
+
+// connected adds to the given slots all taped jobs that share objects with them, directly or through others.
+func (ts *tapes) connected(slots bits.JobSet) bits.JobSet {
 	for todo := slots; todo != 0; {
 		k := ts.jobs.slot[first(todo)]
 		todo = todo.Without(k.slot) | k.peers.neighbours&ts.jobs.taped&^slots
 		slots |= k.peers.neighbours & ts.jobs.taped
 	}
+	return slots
+}
+
+// newName returns a name for an order.
+func (ts *tapes) newName() uint64 {
 	ts.named++
-	o := &order{name: ts.named, born: ts.joins, covered: slots, shared: slots.Len() > 1}
-	o.rng.Seed(ts.rng.Uint64())
-	o.salt = ts.rng.Uint64()
-	return o
+	return ts.named
 }
 
 // covers reports whether every object of the job is in the order. A later job in the same slot does not count.
@@ -187,9 +199,11 @@ func (ts *tapes) freshAfterJoin(j *job) {
 	}
 	o := ts.newOrder(slots)
 	for m := o.covered; m != 0; m &= m - 1 {
-		if k := ts.jobs.slot[first(m)]; k != j && k.running() {
-			ts.use(k, o, 0)
+		k := ts.jobs.slot[first(m)]
+		if k == j || !k.running() || k.scan.on || ts.scans.choose(k) {
+			continue // a job that scans does not read cells
 		}
+		ts.use(k, o, 0)
 	}
 }
 
@@ -202,6 +216,12 @@ func (ts *tapes) use(j *job, o *order, origin int) {
 
 // freshAfterReturn gives the job an order of its own (rule iii).
 func (ts *tapes) freshAfterReturn(j *job) {
+	if j.scan.on {
+		if !j.stale || ts.jobs.scanning.Has(j.slot) || j.scan.order.begun != 0 {
+			ts.scans.adopt(j)
+		}
+		return
+	}
 	t := &j.tape
 	unread := t.order != nil && !t.started && t.order.n == 0 && t.order.scan == 0
 	if unread && t.order.covered.Has(j.slot) && j.stale {
@@ -216,10 +236,13 @@ func (ts *tapes) freshAfterReturn(j *job) {
 // previous epoch is never taken: the two epochs would visit their cells alike.
 func (ts *tapes) adopt(j *job) {
 	j.orders.turn()
+	if ts.scans.choose(j) {
+		return
+	}
 	var best *job
 	for m := j.peers.neighbours & ts.jobs.taped & ts.jobs.active; m != 0; m &= m - 1 {
 		k := ts.jobs.slot[first(m)]
-		if k.owed.remaining == 0 || k.tape.order == nil || k.passes.has(passMark) || !k.tape.order.covers(j) ||
+		if k.owed.remaining == 0 || k.scan.on || k.tape.order == nil || k.passes.has(passMark) || !k.tape.order.covers(j) ||
 			slices.Contains(j.orders.used[1], k.tape.order.name) {
 			continue
 		}

@@ -64,6 +64,19 @@ func (l *Ledger) Commit(x ident.ObjectID) error {
 	return nil
 }
 
+// CommitAll enters picks, in order. The error is that of the first that Commit refuses.
+func (l *Ledger) CommitAll(picks []ident.ObjectID) error {
+	if l.committed != nil && bits.AddNew(l.committed, l.member, picks) {
+		return nil
+	}
+	for _, x := range picks { // one of them is refused
+		if err := l.Commit(x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Return takes back a pick that was never delivered.
 func (l *Ledger) Return(x ident.ObjectID) error {
 	if l.committed == nil {

@@ -35,6 +35,7 @@ type Config struct {
 	Budgets     [ident.NumForms]int64
 	VerifyEvery int
 	ChunkBytes  int64
+	Pages       arena.Pages // what Probe found; the zero value: small pages
 }
 
 // Meta is what a reader must know beside the bytes. All zero for encoded entries. Planes is how the pixels lie, in the
@@ -44,6 +45,7 @@ type Meta struct{ Width, Height, Channels, Planes uint32 }
 // Store holds the bytes. Safe for concurrent use; copying and decoding happen outside its locks.
 type Store struct {
 	verifyEvery uint64
+	pages       arena.Pages
 	forms       [ident.NumForms]*form // nil for Stored
 }
 
@@ -128,7 +130,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	s := &Store{verifyEvery: uint64(cfg.VerifyEvery)}
+	s := &Store{verifyEvery: uint64(cfg.VerifyEvery), pages: cfg.Pages}
 	if s.verifyEvery == 0 {
 		s.verifyEvery = DefaultVerifyEvery
 	}
@@ -149,6 +151,7 @@ func (s *Store) openForm(f ident.Form, cfg Config) error {
 	var err error
 	t.arena, err = arena.New(arena.Config{
 		Name: f.String(), Budget: cfg.Budgets[f], ChunkBytes: cfg.ChunkBytes, Prefault: true,
+		HugeBelow: cfg.Pages.Below,
 	})
 	if err != nil {
 		return fmt.Errorf("open tier %s: %w", f, err)
@@ -389,6 +392,26 @@ func (s *Store) Stats(f ident.Form) Stats {
 	}
 	return Stats{Usage: t.arena.Usage(), Entries: t.shelf.len(), Reads: t.reads.Load(), Verified: t.verified.Load(),
 		Corrupt: t.corrupt.Load()}
+}
+
+// WhenIdle makes the tiers get memory from the kernel ahead of what is stored while idle answers true, and not
+// otherwise. Before it is called, they get it always.
+func (s *Store) WhenIdle(idle func() bool) {
+	for _, t := range s.forms {
+		if t != nil {
+			t.arena.WhenIdle(idle)
+		}
+	}
+}
+
+// Pages says in a sentence in which pages new memory comes, and why; empty = nobody asked.
+func (s *Store) Pages() string {
+	for _, t := range s.forms {
+		if t != nil && s.pages.Below > 0 && !t.arena.Huge() {
+			return "small pages: huge ones became slower than they were at the start"
+		}
+	}
+	return s.pages.Why
 }
 
 // Fresh returns how many bytes of pages the kernel provided since the start, for all tiers, and the time that took.

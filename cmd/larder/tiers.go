@@ -82,16 +82,21 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 			row(t, clipPath(printable(d.GetDataset()), 50), used, units.Size(d.GetFloor()), limit)
 		}
 	}
-	if s.GetWhy() == "" {
+	if s.GetWhy() == "" && s.GetPages() == "" {
 		return
 	}
 	fmt.Fprintln(t)
 	if s.GetModel() != "" {
 		row(t, "model", s.GetModel())
 	}
-	whyRows(t, s.GetWhy())
+	if s.GetWhy() != "" {
+		whyRows(t, s.GetWhy())
+	}
 	if s.GetPredicted() > 0 {
 		row(t, "predicted", fmt.Sprintf("%s samples/s, limited by %s", perSecond(s.GetPredicted()), s.GetBinding()))
+	}
+	if s.GetPages() != "" {
+		row(t, "memory", printable(s.GetPages()))
 	}
 }
 

@@ -1,7 +1,10 @@
 // Package bits holds the two bit sets larder needs: Set for samples of one job, JobSet for jobs of one sample.
 package bits
 
-import mathbits "math/bits"
+import (
+	"math"
+	mathbits "math/bits"
+)
 
 // Set is a growable bit set over dense ids. The zero value is empty. Not safe for concurrent use.
 type Set struct {
@@ -32,6 +35,25 @@ func (s *Set) Add(i uint32) bool {
 	return true
 }
 
+// AddNew adds ids that are all in of, absent, and each there once. If one is not, it adds none and returns false.
+func AddNew[T ~uint32](s, of *Set, ids []T) bool {
+	for n, i := range ids {
+		w, bit := int(i>>6), uint64(1)<<(i&63)
+		if w >= len(of.words) || of.words[w]&bit == 0 || w < len(s.words) && s.words[w]&bit != 0 {
+			for _, k := range ids[:n] {
+				s.words[k>>6] &^= 1 << (k & 63)
+			}
+			return false
+		}
+		if w >= len(s.words) {
+			s.words = append(s.words, make([]uint64, len(of.words)-len(s.words))...)
+		}
+		s.words[w] |= bit
+	}
+	s.count += len(ids)
+	return true
+}
+
 // Remove removes i and reports whether it was present.
 func (s *Set) Remove(i uint32) bool {
 	if !s.Has(i) {
@@ -44,6 +66,17 @@ func (s *Set) Remove(i uint32) bool {
 
 // Len returns the number of members.
 func (s *Set) Len() int { return s.count }
+
+// LenIn returns the number of members from one id up to, not including, another.
+func (s *Set) LenIn(from, to uint32) (n int) {
+	to = min(to, uint32(min(len(s.words), math.MaxUint32>>6)<<6))
+	for from < to {
+		end := min(to, from|63+1) // of this word
+		n += mathbits.OnesCount64(s.words[from>>6] << (63 - (end-1)&63) >> (63 - (end-1)&63) >> (from & 63))
+		from = end
+	}
+	return n
+}
 
 // Clear empties the set and keeps its memory.
 func (s *Set) Clear() {

@@ -71,6 +71,34 @@ func TestSetAgainstMap(t *testing.T) {
 	})
 }
 
+// TestAddNew: all of a list is added, or none of it, with the same count as Add would give.
+func TestAddNew(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.Uint32Range(0, 300)
+		s, of := new(Set), new(Set)
+		for _, i := range rapid.SliceOf(id).Draw(t, "of") {
+			of.Add(i)
+		}
+		for _, i := range rapid.SliceOfN(id, 0, 5).Draw(t, "there") {
+			s.Add(i)
+		}
+		ids := rapid.SliceOfN(id, 0, 8).Draw(t, "ids")
+		if rapid.Bool().Draw(t, "members") {
+			ids = slices.DeleteFunc(ids, func(i uint32) bool { return !of.Has(i) || s.Has(i) })
+		}
+		want, ok := s.Clone(), true
+		for _, i := range ids {
+			ok = of.Has(i) && want.Add(i) && ok
+		}
+		if !ok {
+			want = s.Clone()
+		}
+		if got := AddNew(s, of, ids); got != ok || !slices.Equal(s.members(), want.members()) || s.Len() != want.Len() {
+			t.Fatalf("%v is added to a set: %v, which has %v, want %v and %v", ids, got, s.members(), ok, want.members())
+		}
+	})
+}
+
 func TestSetKeepsItsMemory(t *testing.T) {
 	s := NewSet(1000)
 	if n := testing.AllocsPerRun(10, func() {
@@ -103,6 +131,26 @@ func TestJobSetAgainstMap(t *testing.T) {
 					t.Fatalf("Has(%d) is %v", j, s.Has(j))
 				}
 			}
+		}
+	})
+}
+
+// TestLenIn compares the count of a range with one by one.
+func TestLenIn(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := NewSet(rapid.IntRange(0, 300).Draw(rt, "room"))
+		for _, i := range rapid.SliceOf(rapid.Uint32Range(0, 400)).Draw(rt, "members") {
+			s.Add(i)
+		}
+		from, to := rapid.Uint32Range(0, 500).Draw(rt, "from"), rapid.Uint32Range(0, 500).Draw(rt, "to")
+		want := 0
+		for i := from; i < to; i++ {
+			if s.Has(i) {
+				want++
+			}
+		}
+		if n := s.LenIn(from, to); n != want {
+			rt.Fatalf("%d of [%d, %d), want %d", n, from, to, want)
 		}
 	})
 }

@@ -80,6 +80,7 @@ type Source struct {
 	IndexDir     string // folder of saved indexes; auto = in the user's cache folder; empty = none is saved
 	StorageLimit int64  // bytes a second, 0 = no limit
 	StorageIOPS  int    // reads a second, 0 = no limit
+	Readers      int    // reads at once where storage is slow; 0 = auto = 16
 }
 
 // State is what survives the daemon.

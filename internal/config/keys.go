@@ -168,6 +168,9 @@ var keys = []Key{
 	{Name: "source.storage_iops", Kind: "number", Apply: Live,
 		Doc:   "reads from storage per second, all together; 0 = no limit",
 		value: intOf(func(c *Config) *int { return &c.Source.StorageIOPS }, 0, 1e9)},
+	{Name: "source.readers", Kind: "number | auto", Apply: Restart, See: "guides/stores.md",
+		Doc:   "reads under way at once where storage is slow; auto = 16, buckets want more",
+		value: orAuto(func(c *Config) *int { return &c.Source.Readers }, 1, 1024)},
 	{Name: "state.dir", Kind: "path | auto | none", Apply: Restart, See: "guarantees.md",
 		Doc: "folder of what survives the daemon: jobs, their positions, their orders; " +
 			"auto = the user's own; none = memory only",

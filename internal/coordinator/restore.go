@@ -187,11 +187,9 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 		j.Ledgers = append(j.Ledgers, l)
 		lc.sampler.Withdraw(j.ID, p.Earlier)
 		for _, b := range p.Batches {
-			for _, x := range b.Objects {
-				if err := l.Commit(x); err != nil {
-					return errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name).
-						Because(err)
-				}
+			if err := l.CommitAll(b.Objects); err != nil {
+				return errs.New(errs.StateDamaged, e.Spec.Name, "register the job again", "restore job %s", e.Spec.Name).
+					Because(err)
 			}
 			lc.sampler.Withdraw(j.ID, b.Objects)
 			s.given = s.given || len(b.Objects) > 0

@@ -178,7 +178,7 @@ func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
 		Data:    engine.DataConfig{Catalog: d.resources.catalog, Store: d.resources.store},
 		Journal: engine.JournalConfig{Log: d.resources.state.journal, Found: d.resources.state.found},
 		Crash:   engine.CrashConfig{File: d.resources.state.decoding, Trial: d.opt.Trial},
-		Work: engine.WorkConfig{Workers: r.Workers, Limits: imageLimits(cfg.Prep, r),
+		Work: engine.WorkConfig{Workers: r.Workers, Readers: cfg.Source.Readers, Limits: imageLimits(cfg.Prep, r),
 			SkipCorrupt: cfg.Prep.OnCorrupt == "skip"},
 		Crew: engine.CrewConfig{Window: cfg.Workers.Window, MaxRecord: r.MaxRecord},
 		Memory: engine.MemoryConfig{

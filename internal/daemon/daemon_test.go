@@ -159,6 +159,10 @@ func TestLifeOfADaemon(t *testing.T) {
 	}
 	c, s := h.job("a")
 	got := h.take(s)
+	var memory larderv1.GetTiersResponse
+	if err := c.Call(t.Context(), "GetTiers", &larderv1.GetTiersRequest{}, &memory); err != nil {
+		t.Fatal(err)
+	}
 
 	h.configure("state: {dir: none}\ntiers: {total: 8MiB}\nhttp: 127.0.0.1:0\n")
 	h.signals <- syscall.SIGHUP
@@ -189,6 +193,10 @@ func TestLifeOfADaemon(t *testing.T) {
 	}
 	if _, err := os.Lstat(h.dir + "/s"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket: %v", err)
+	}
+	pages := memory.GetSplit().GetPages()
+	if !strings.Contains(pages, " pages: ") || !strings.Contains(h.log.String(), pages) {
+		t.Errorf("the daemon says %q of the pages of its tiers, and the log:\n%s", pages, h.log.String())
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
+	"larder/tiers/arena"
 	"larder/tiers/tinylfu"
 )
 
@@ -43,7 +44,9 @@ func (u *resources) open(o resourceOptions) (err error) {
 	}); err != nil {
 		return err
 	}
-	if u.store, err = tiers.Open(tiers.Config{VerifyEvery: o.config.Tiers.VerifyEvery}); err != nil {
+	pages := arena.Probe()
+	o.log.Info("memory of the tiers", "pages", pages.Why)
+	if u.store, err = tiers.Open(tiers.Config{VerifyEvery: o.config.Tiers.VerifyEvery, Pages: pages}); err != nil {
 		return err
 	}
 	if u.state, err = openState(o); err != nil {

@@ -6,9 +6,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"larder/dsa"
 	"larder/internal/coordinator"
@@ -90,6 +93,11 @@ func (c *compiler) compile(
 			OnError: onError,
 		},
 	}
+	j.brief = sync.OnceValue(func() *larderv1.JobSpec {
+		s := proto.CloneOf(spec)
+		s.Indices = nil
+		return s
+	})
 	if err := j.life.Validate(); err != nil {
 		return nil, reg, err
 	}

@@ -56,6 +56,7 @@ type CrashConfig struct {
 // WorkConfig is how samples are prepared.
 type WorkConfig struct {
 	Workers     int           // preparation workers; at least 1
+	Readers     int           // reads at once from storage that is slow; 0 = work.Readers
 	ReadAhead   int64         // bytes read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Limits      prep.Limits   // of one image
 	SkipCorrupt bool          // what Limits.RefuseCorrupt refuses is left out without a word to clients
@@ -103,6 +104,9 @@ type DaemonConfig struct {
 // withDefaults returns the configuration with what New chooses where nothing is said.
 func (c Config) withDefaults() Config {
 	c.Work.Workers = max(c.Work.Workers, 1)
+	if c.Work.Readers <= 0 {
+		c.Work.Readers = work.Readers
+	}
 	if c.Work.ReadAhead <= 0 {
 		c.Work.ReadAhead = work.DefaultReadAhead
 		if own := c.Memory.Own; own > 0 {

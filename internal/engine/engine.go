@@ -66,7 +66,7 @@ func New(cfg Config) (*Engine, error) {
 	core, err := coordinator.New(coordinator.Config{
 		Seed: cfg.Seed, Tiers: cfg.Memory.Tiers, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max,
 		IdleTimeout: cfg.Jobs.IdleTimeout,
-		InFlight:    2 * cfg.Work.Workers, Ahead: work.Readers,
+		InFlight:    2 * cfg.Work.Workers, Ahead: cfg.Work.Readers,
 		Bytes: cfg.Data.Catalog.ObjectBytes,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Data.Store.Granule(f)
@@ -86,6 +86,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg.Memory), tierWork: work.NewSerial(),
 		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Work.Workers, runtime.GOMAXPROCS(0)),
 	}
+	cfg.Data.Store.WhenIdle(e.meters.Idle)
 	e.broken.ended = make(chan struct{})
 	e.recorder = trace.NewRecorder(e.traceConfig())
 	e.loop = newLoop(e.recorder.Event)
@@ -104,6 +105,7 @@ func New(cfg Config) (*Engine, error) {
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
+		pages: cfg.Data.Store.Pages,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{
@@ -113,7 +115,7 @@ func New(cfg Config) (*Engine, error) {
 		Read:   func(ctx context.Context, o ident.ObjectID) ([]byte, error) { return cfg.Data.Catalog.Read(ctx, o, nil) },
 	})
 	e.pool = work.New(work.Config{
-		Workers: cfg.Work.Workers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,
+		Workers: cfg.Work.Workers, Readers: cfg.Work.Readers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,
 		Limits: cfg.Work.Limits, Store: cfg.Data.Store,
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
 		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,

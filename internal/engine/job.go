@@ -28,6 +28,8 @@ type job struct {
 	resume     *recordedResume // what it continues from; nil = it began by itself
 	rows       int             // that a slot of its rings has room for: no batch may have more
 	owner      *owner          // who registered it; nil = the user of the daemon
+
+	brief func() *larderv1.JobSpec // the spec without its indices, made once
 }
 
 // forWork is what workers must know of a job; nil when it is not known any more.
@@ -88,6 +90,14 @@ func (j *job) roomFor(n int) error {
 			j.spec.GetName(), j.rows, need)
 	}
 	return nil
+}
+
+// publicSpec is the job's spec as users see it: without the list of its samples, which may have megabytes.
+func (j *job) publicSpec() *larderv1.JobSpec {
+	if len(j.spec.GetIndices()) == 0 {
+		return j.spec
+	}
+	return j.brief()
 }
 
 // specWith is the job's spec with another subset.

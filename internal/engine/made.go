@@ -25,6 +25,7 @@ const (
 	cacheItems     = "items"
 	cacheNone      = "none"
 	defaultTimeout = time.Minute
+	maxIndices     = 1 << 21 // a job must fit a record of the journal
 	maxTimeout     = 24 * time.Hour
 )
 
@@ -43,7 +44,11 @@ func normaliseMade(s *larderv1.JobSpec) error {
 	if s.GetSchema() == nil {
 		return bad("schema", "say what fields the samples have", "no schema, which datasets made by workers need")
 	}
-	if n := len(s.GetIndices()); n%4 != 0 {
+	if n := len(s.GetIndices()); n > 4*maxIndices {
+		return errs.New(errs.ResourceExceeded, "indices",
+			"say it as a subset expression (ranges, id % n), or make a dataset of its own of them",
+			"register job %s: it lists %d samples, and %d are the most", s.GetName(), n/4, maxIndices)
+	} else if n%4 != 0 {
 		return bad("indices", "write each id as u32, little-endian", "indices have %d bytes", n)
 	} else if n > 0 && s.GetSubset() != "" {
 		return bad("indices", "use one of them", "both indices and the subset %q are given", s.GetSubset())

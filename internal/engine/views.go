@@ -34,6 +34,7 @@ type views struct {
 	catalog *source.Catalog
 	journal journal.Log
 	workers int
+	pages   func() string // in which the tiers' memory comes
 }
 
 // shownDatasets leaves out for other users the datasets that none of their jobs reads.
@@ -57,7 +58,7 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 	}
 	out := &larderv1.Job{
 		Owner: j.owner.uid(),
-		Id:    uint32(v.ID), Spec: j.spec, State: states[v.State], SubsetSize: uint64(v.Spec.Subset),
+		Id:    uint32(v.ID), Spec: j.publicSpec(), State: states[v.State], SubsetSize: uint64(v.Spec.Subset),
 		BatchesPerEpoch: uint64(v.Spec.Batches(0)),
 		Counters:        counters(&v.Stats), Promise: v.Promise, RegisteredAt: timestamppb.New(j.registered),
 		EndedReason: v.Reason,
@@ -302,7 +303,8 @@ func (w *views) attached(ctx context.Context, k ring.Key) (*jobs.Job, *larderv1.
 
 // split is the division of memory in its public form.
 func (w *views) split(st coordinator.Stats, quotas []coordinator.QuotaView) *larderv1.Split {
-	out := &larderv1.Split{Model: st.Model, Why: st.Why, Binding: st.Binding, Predicted: st.Predicted}
+	out := &larderv1.Split{Model: st.Model, Why: st.Why, Binding: st.Binding, Predicted: st.Predicted,
+		Pages: w.pages()}
 	for _, q := range quotas {
 		d := &larderv1.DatasetShare{Dataset: q.Dataset, Floor: uint64(q.Floor), Used: uint64(q.Used), Known: q.Known}
 		if q.Cap >= 0 {

@@ -436,7 +436,7 @@ func TestRestartUnderWorkers(t *testing.T) {
 			t.Fatalf("%v, %v", r, err)
 		}
 		v, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
-		if err != nil || v.GetJob().GetSubsetSize() != 30 {
+		if err != nil || v.GetJob().GetSubsetSize() != 30 || len(v.GetJob().GetSpec().GetIndices()) != 0 {
 			t.Fatalf("%v, %v", v, err)
 		}
 		w.workers(1, nil, v.GetJob())
@@ -665,4 +665,49 @@ func TestWorkersStayUntilTheLastClientLeaves(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	crew.wg.Wait() // their sessions have ended
+}
+
+// What a job on records may not ask is refused, with words, before anything is made of it.
+func TestBadSpecsOnRecords(t *testing.T) {
+	w := serve(t)
+	c := w.dial()
+	uri := declare(t, c, "specs", 10)
+	u32 := func(ids ...uint32) (b []byte) {
+		for _, id := range ids {
+			b = binary.LittleEndian.AppendUint32(b, id)
+		}
+		return b
+	}
+	for says, change := range map[string]func(*larderv1.JobSpec){
+		"no schema":                  func(s *larderv1.JobSpec) { s.Schema = nil },
+		"no fields":                  func(s *larderv1.JobSpec) { s.Schema = &larderv1.Schema{} },
+		"unknown kind":               func(s *larderv1.JobSpec) { s.Schema.Fields[0].Kind = "tensor" },
+		"cache is":                   func(s *larderv1.JobSpec) { s.Cache = "all" },
+		"does not work yet":          recipe(op("Resize", map[string]any{"size": 3.0})),
+		"has no name":                recipe(pythonOp("", false)),
+		"have 3 bytes":               func(s *larderv1.JobSpec) { s.Indices = []byte{1, 2, 3} },
+		"id 1 follows 1":             func(s *larderv1.JobSpec) { s.Indices = u32(1, 1) },
+		"sample 10 is not in":        func(s *larderv1.JobSpec) { s.Indices = u32(1, 10) },
+		"are the most":               func(s *larderv1.JobSpec) { s.Indices = make([]byte, 4<<21+4) },
+		"both indices and":           func(s *larderv1.JobSpec) { s.Indices, s.Subset = u32(1), "id < 3" },
+		"sample_timeout is":          func(s *larderv1.JobSpec) { s.SampleTimeout = durationpb.New(-1) },
+		"no dataset \"python:no@1\"": func(s *larderv1.JobSpec) { s.Dataset = "python:no@1" },
+	} {
+		_, err := register(c, madeSpec("bad", uri, 2, change))
+		if err == nil || !strings.Contains(err.Error(), says) || errs.From(err).Hint == "" {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+	for says, req := range map[string]*larderv1.AddRecordsRequest{
+		"1 to 67108864 samples": {Name: "n", Version: "1"},
+		"a version without @":   {Name: "n", Version: "1@2", Length: 3},
+		"name of 1 to 256":      {Length: 3},
+		"printable":             {Name: "a\nb", Length: 3},
+		"two fields": {Name: "n", Length: 3, Schema: &larderv1.Schema{
+			Fields: append(madeSchema.Proto().GetFields(), madeSchema.Proto().GetFields()...)}},
+	} {
+		if _, err := w.engine.AddRecords(t.Context(), req); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
 }

@@ -9,6 +9,8 @@ type FS interface {
 	List() ([]string, error)
 	// ReadFile returns the content of a file.
 	ReadFile(name string) ([]byte, error)
+	// ReadInto is ReadFile into the memory of buf if it suffices, else into new memory.
+	ReadInto(name string, buf []byte) ([]byte, error)
 	// ReadAt reads up to len(p) bytes at off; fewer only at the end of the file.
 	ReadAt(name string, p []byte, off int64) (int, error)
 	// Size is the size of a file in bytes.

@@ -118,6 +118,12 @@ func (m *MemFS) ReadFile(name string) ([]byte, error) {
 	return slices.Clone(n.data), nil
 }
 
+// ReadInto copies a file into buf.
+func (m *MemFS) ReadInto(name string, buf []byte) ([]byte, error) {
+	b, err := m.ReadFile(name)
+	return append(buf[:0], b...), err
+}
+
 // ReadAt reads a part of a file.
 func (m *MemFS) ReadAt(name string, p []byte, off int64) (int, error) {
 	b, err := m.ReadFile(name)

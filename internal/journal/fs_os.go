@@ -88,6 +88,29 @@ func (d *dir) List() ([]string, error) {
 
 func (d *dir) ReadFile(name string) ([]byte, error) { return d.root.ReadFile(name) }
 
+func (d *dir) ReadInto(name string, buf []byte) ([]byte, error) {
+	f, err := d.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	buf = slices.Grow(buf[:0], int(info.Size())+1) // and one, to see the end
+	for {
+		n, err := f.Read(buf[len(buf):cap(buf)])
+		switch buf = buf[:len(buf)+n]; {
+		case errors.Is(err, io.EOF):
+			return buf, nil
+		case err != nil:
+			return buf, err
+		}
+		buf = slices.Grow(buf, 1)
+	}
+}
+
 func (d *dir) ReadAt(name string, p []byte, off int64) (int, error) {
 	f, err := d.root.Open(name)
 	if err != nil {

@@ -72,6 +72,7 @@ type image struct {
 	good      int64    // what to keep of it
 	torn      int64    // bytes to cut
 	notes     []string // what is odd and harmless
+	buf       []byte   // of the segment that is read: fresh memory costs more than reading
 }
 
 type segment struct {
@@ -170,7 +171,8 @@ func load(f FS, all bool) (*image, error) {
 			return im, err
 		}
 	}
-	if err := im.replay(all); err != nil {
+	err = im.replay(all)
+	if im.buf = nil; err != nil {
 		return im, err
 	}
 	err = im.checkMark()
@@ -187,7 +189,14 @@ func (im *image) damage(name string, off int64, what string) *Damage {
 
 // open reads a file and checks its header.
 func (im *image) open(name string, kind fileKind, first uint64) (data []byte, h header, err error) {
-	if data, err = im.fs.ReadFile(name); err != nil {
+	return im.openInto(nil, name, kind, first)
+}
+
+// openInto is open into the memory of buf if it suffices.
+func (im *image) openInto(
+	buf []byte, name string, kind fileKind, first uint64,
+) (data []byte, h header, err error) {
+	if data, err = im.fs.ReadInto(name, buf); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, h, im.damage(name, 0, "it is gone")
 		}
@@ -219,6 +228,7 @@ func (im *image) readSnapshot(name string) (*State, int64, error) {
 		return nil, 0, err
 	}
 	s := newState()
+	s.whole = true // a snapshot holds hardly more than the state
 	end := false
 	off, err := im.frames(name, data, h, func(e *entry, body []byte) error {
 		if end {
@@ -238,7 +248,7 @@ func (im *image) readSnapshot(name string) (*State, int64, error) {
 	if !end || off != int64(len(data)) {
 		return nil, 0, im.damage(name, off, "it ends early")
 	}
-	s.Seq, s.Term = seq, max(s.Term, h.term)
+	s.Seq, s.Term, s.whole = seq, max(s.Term, h.term), false
 	return s, int64(len(data)), nil
 }
 
@@ -334,8 +344,8 @@ func (im *image) oldest() (seq uint64) {
 // readSegment applies the records of a segment from next on to s; a torn end of the last one is noted.
 func (im *image) readSegment(i int, s *State, next uint64) error {
 	g, last := im.segments[i], i == len(im.segments)-1
-	data, h, err := im.open(g.name, logFile, g.first)
-	if err != nil {
+	data, h, err := im.openInto(im.buf, g.name, logFile, g.first)
+	if im.buf = data; err != nil {
 		// Its header was not synced when the machine stopped; then nothing was written to it.
 		if d := (*Damage)(nil); last && errors.As(err, &d) && !d.Newer && len(data) <= headerSize &&
 			d.What == errHeader.Error() {

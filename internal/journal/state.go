@@ -26,6 +26,24 @@ type State struct {
 	jobs   map[ident.JobID]*JobState
 	ended  int
 	closed []closedEpoch // whose order is in no file yet, oldest first
+	whole  bool          // packed objects stay where they are: in memory that nobody else uses
+}
+
+// keepPiece is the size in bytes of the pieces of memory in which the batches of a job lie together. A batch alone is
+// some hundred bytes, and a folder has a million of them. A piece stays until all batches in it are dropped.
+const keepPiece = 1 << 15
+
+// keep returns packed objects that stay what they are.
+func (j *JobState) keep(b []byte) []byte {
+	if len(b) > keepPiece/8 {
+		return slices.Clone(b)
+	}
+	if len(b) > len(j.room) {
+		j.room = make([]byte, keepPiece)
+	}
+	out := j.room[:len(b):len(b)]
+	j.room = j.room[copy(out, b):]
+	return out
 }
 
 // JobState is what is known of a job.
@@ -43,6 +61,7 @@ type JobState struct {
 
 	subsets []entry // kindSubsetChanged, oldest first
 	bad     []entry // kindQuarantined, oldest first
+	room    []byte  // what is left of the newest piece, see keep
 }
 
 // Subsets are the changes of the job's subset, oldest first.
@@ -154,8 +173,11 @@ func (s *State) apply(e *entry) {
 		if o == nil {
 			o = s.start(j, &entry{row: row{Kind: kindEpochStarted, Job: e.Job, Epoch: e.Epoch}})
 		}
-		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n,
-			packed: slices.Clone(e.packed)})
+		packed := e.packed
+		if !s.whole {
+			packed = j.keep(packed)
+		}
+		o.Batches = append(o.Batches, Batch{Rank: e.Rank, Step: e.Step, Incarnation: e.Incarnation, n: e.n, packed: packed})
 	case kindReturned:
 		if o := j.running(e.Epoch); o != nil {
 			o.dropUndelivered(e)
@@ -289,7 +311,7 @@ func (s *State) clone() *State {
 		closed: slices.Clone(s.closed)}
 	for id, j := range s.jobs { // order-free: into another map
 		c := *j
-		c.Clients = maps.Clone(j.Clients)
+		c.Clients, c.room = maps.Clone(j.Clients), nil
 		c.Ranks, c.subsets, c.bad = maps.Clone(j.Ranks), slices.Clip(j.subsets), slices.Clip(j.bad)
 		c.Epochs = make([]*EpochState, len(j.Epochs))
 		for i, o := range j.Epochs {

@@ -277,3 +277,34 @@ func TestOddImages(t *testing.T) {
 		}
 	}
 }
+
+// FuzzOddImages: any op on an image of any size gives what the Go twin gives, or the same refusal.
+func FuzzOddImages(f *testing.F) {
+	f.Add(uint16(1), uint16(1), uint64(1), uint8(0))
+	f.Add(uint16(1), uint16(700), uint64(2), uint8(1))
+	f.Add(uint16(65), uint16(3), uint64(3), uint8(7))
+	var specs []OpSpec
+	for kind := range numOpKinds {
+		for _, s := range sharedOps[kind] {
+			if kind < opToDtype && s.Args["num_output_channels"] != 1.0 {
+				specs = append(specs, s)
+			}
+		}
+	}
+	w, twin := NewWorker(Limits{}), NewWorker(Limits{})
+	twin.level = 0
+	f.Fuzz(func(t *testing.T, width, height uint16, seed uint64, pick uint8) {
+		wide, high := 1+int(width)%700, 1+int(height)%700
+		if wide*high > 20000 {
+			high = 1 + 20000/wide
+		}
+		r := parse(t, specs[int(pick)%len(specs)], specs[int(seed%uint64(len(specs)))])
+		whole := Recipe{ops: r.ops, imageOps: r.imageOps, channels: 3, out: r.out} // nothing in the prefix
+		img, key := draw(wide, high, seed), RandKey{Seed: seed}
+		a, err := w.Augment(&whole, img, key, heap)
+		b, twinErr := twin.Augment(&whole, img, key, heap)
+		if (err == nil) != (twinErr == nil) || a.W != b.W || a.H != b.H || !slices.Equal(a.Pix, b.Pix) {
+			t.Fatalf("%v on %d x %d differs from the twin, %v and %v", r.Ops(), wide, high, err, twinErr)
+		}
+	})
+}

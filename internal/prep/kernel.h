@@ -84,14 +84,15 @@ void larder_affine_run(const larder_affine *a, const uint8_t *src, uint8_t *dst)
 enum { LARDER_MOST_TAPS = 255 };
 
 typedef struct {
-	int64_t stride;      /* floats of a row of scratch: at least w + kx + 64 */
-	int32_t w, h;        /* of the image */
-	int32_t kx, ky;      /* of the kernel k, row by row */
-	int32_t level;       /* LARDER_BASE... */
+	int64_t stride;  /* floats of a row of scratch: at least cols + kx + 64 */
+	int32_t w, h;    /* of the image */
+	int32_t x, cols; /* the columns that are made */
+	int32_t kx, ky;  /* of the kernel k, row by row */
+	int32_t level;   /* LARDER_BASE... */
 } larder_blur;
 
 /* from has the columns, w + kx - 1, then the rows, h + ky - 1, that padding takes. scratch holds 3 * stride * (ky + 1)
-   floats. */
+   floats. src and dst are the whole images. */
 void larder_blur_run(const larder_blur *b, const float *k, const int32_t *from, const uint8_t *src, float *scratch,
                      uint8_t *dst);
 

@@ -186,16 +186,15 @@ TARGET static inline void FN(blur_lanes)(const larder_blur *b, const float *cons
 
 /* A row of an image as three rows of floats, padded left and right. */
 TARGET static void FN(spread)(const larder_blur *b, const uint8_t *row, const int32_t *from, float *out) {
-	int64_t n = b->w + b->kx - 1;
+	int64_t n = b->cols + b->kx - 1;
 	for (int64_t x = 0; x < n; x++) {
-		const uint8_t *p = row + 3 * (int64_t)from[x];
+		const uint8_t *p = row + 3 * (int64_t)from[b->x + x];
 		out[x] = p[0], out[b->stride + x] = p[1], out[2 * b->stride + x] = p[2];
 	}
 }
 
 TARGET static void FN(blur)(const larder_blur *b, const float *k, const int32_t *from, const uint8_t *src,
                             float *scratch, uint8_t *dst) {
-	/* from has w + kx - 1 columns, then h + ky - 1 rows, that padding takes. */
 	const int32_t *lines = from + b->w + b->kx - 1;
 	uint8_t *bytes = (uint8_t *)(scratch + 3 * b->stride * b->ky);
 	for (int32_t i = 0; i < b->ky - 1; i++)
@@ -207,11 +206,12 @@ TARGET static void FN(blur)(const larder_blur *b, const float *k, const int32_t 
 			const float *rows[LARDER_MOST_TAPS];
 			for (int32_t i = 0; i < b->ky; i++)
 				rows[i] = scratch + 3 * b->stride * ((y + i) % b->ky) + c * b->stride;
-			for (int64_t x = 0; x < b->w; x += LANES)
+			for (int64_t x = 0; x < b->cols; x += LANES)
 				FN(blur_lanes)(b, rows, k, x, bytes + c * b->stride + x);
 		}
-		for (int64_t x = 0; x < b->w; x++, dst += 3)
-			dst[0] = bytes[x], dst[1] = bytes[b->stride + x], dst[2] = bytes[2 * b->stride + x];
+		uint8_t *out = dst + 3 * ((int64_t)b->w * y + b->x);
+		for (int64_t x = 0; x < b->cols; x++, out += 3)
+			out[0] = bytes[x], out[1] = bytes[b->stride + x], out[2] = bytes[2 * b->stride + x];
 	}
 }
 

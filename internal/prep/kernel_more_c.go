@@ -58,13 +58,16 @@ func (w *Worker) affineC(s *step, img Image, dst []byte) bool {
 	return true
 }
 
+// blurColumns is how many columns are blurred in one go, so that the rows of floats stay small.
+const blurColumns = 1024
+
 // blurC runs a stepBlur in C.
 func (w *Worker) blurC(s *step, k []float32, img Image, dst []byte) bool {
 	if w.level == 0 {
 		return false
 	}
 	kx, ky := s.taps[0], s.taps[1]
-	stride := (img.W + kx + 64 + 15) &^ 15
+	stride := (min(img.W, blurColumns) + kx + 64 + 15) &^ 15
 	b := &w.kernel.more.blur
 	*b = C.larder_blur{stride: C.int64_t(stride), w: C.int32_t(img.W), h: C.int32_t(img.H), kx: C.int32_t(kx),
 		ky: C.int32_t(ky), level: C.int32_t(w.level)}
@@ -78,7 +81,10 @@ func (w *Worker) blurC(s *step, k []float32, img Image, dst []byte) bool {
 	}
 	scratch := w.buffer(bufRows, 3*stride*(ky+1)*4)
 	rowsOfFloats := (*C.float)(unsafe.Pointer(octets(scratch)))
-	C.larder_blur_run(b, floats(k), ints(w.tabX), octets(img.Pix), rowsOfFloats, octets(dst))
+	for x := 0; x < img.W; x += blurColumns {
+		b.x, b.cols = C.int32_t(x), C.int32_t(min(blurColumns, img.W-x))
+		C.larder_blur_run(b, floats(k), ints(w.tabX), octets(img.Pix), rowsOfFloats, octets(dst))
+	}
 	return true
 }
 

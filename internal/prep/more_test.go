@@ -172,8 +172,8 @@ func moreSteps(rnd *xrand.Rand, width, height int) step {
 		return step{kind: stepSharpness, f: float32(rnd.Uniform(0, 3))}
 	}
 	a := affineDraw{angle: rnd.Uniform(-180, 180), tx: float64(rnd.IntN(2*width+1) - width),
-		scale: rnd.LogUniform(0.01, 30), shearX: rnd.Uniform(-89, 89), shearY: rnd.Uniform(-89, 89),
-		cx: float64(width) / 2, cy: float64(height) / 2}
+		scale: rnd.LogUniform(0.01, 30), shearX: rnd.Uniform(-89, 89),
+		shearY: rnd.Uniform(-89, 89), cx: float64(width) / 2, cy: float64(height) / 2}
 	if rnd.IntN(4) == 0 {
 		a = affineDraw{tx: a.tx, ty: float64(rnd.IntN(9)), scale: 1, cx: a.cx, cy: a.cy}
 	}
@@ -205,7 +205,7 @@ func TestMoreKernelsEqualTwin(t *testing.T) {
 		src.mem[i] = byte(rnd.IntN(256))
 	}
 	sides := []int{1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 130}
-	n := kernelCases(t, 1200)
+	n := kernelCases(t, 800)
 	for i := range n {
 		img := Image{W: sides[rnd.IntN(len(sides))], H: sides[rnd.IntN(len(sides))], C: 3}
 		if rnd.IntN(20) == 0 { // thin
@@ -298,6 +298,9 @@ func TestMoreBadArguments(t *testing.T) {
 		{[]OpSpec{spec("GaussianBlur")}, "not an odd number from 1 to 255"},
 		{[]OpSpec{spec("GaussianBlur", "kernel_size", 4.0)}, "kernel_size is 4"},
 		{[]OpSpec{spec("GaussianBlur", "kernel_size", []any{3.0, 5.0, 7.0})}, "not an odd number"},
+		{[]OpSpec{spec("GaussianBlur", "kernel_size", []any{})}, "not an odd number"},
+		{[]OpSpec{spec("RandomRotation", "degrees", 3.0, "fill", []any{})}, "not a colour"},
+		{[]OpSpec{spec("RandomErasing", "value", []any{})}, "0 numbers"},
 		{[]OpSpec{spec("GaussianBlur", "kernel_size", 3.0, "sigma", 0.0)}, "not two numbers from 0.001 to 1000"},
 		{[]OpSpec{spec("GaussianBlur", "kernel_size", 3.0, "sigma", []any{2.0, 1.0})}, "the first number is the larger"},
 		{[]OpSpec{spec("RandomRotation")}, "needs the argument degrees"},

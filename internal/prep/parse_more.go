@@ -139,10 +139,13 @@ func (a *args) looks(o *op) {
 	if !ok {
 		l = []any{a.in["fill"], a.in["fill"], a.in["fill"]}
 	}
-	canon := make([]any, len(l))
-	for i, v := range l {
-		f, ok := number(v)
-		if !ok || len(l) != 3 || f < 0 || f > 255 || f != math.Trunc(f) {
+	canon := make([]any, 3)
+	for i := range canon {
+		f, ok := 0.0, len(l) == 3
+		if ok {
+			f, ok = number(l[i])
+		}
+		if !ok || f < 0 || f > 255 || f != math.Trunc(f) {
 			a.fail("give a whole number from 0 to 255, or three of them", "fill is %s, not a colour", show(a.in["fill"]))
 			return
 		}
@@ -162,9 +165,12 @@ func (a *args) gaussianBlur() op {
 	if len(l) == 1 {
 		l = []any{l[0], l[0]}
 	}
-	for i := range l {
-		f, ok := number(l[i])
-		if !ok || len(l) != 2 || f < 1 || f > maxTaps || f != math.Trunc(f) || int(f)%2 == 0 {
+	for i := range o.taps {
+		f, ok := 0.0, len(l) == 2
+		if ok {
+			f, ok = number(l[i])
+		}
+		if !ok || f < 1 || f > maxTaps || f != math.Trunc(f) || int(f)%2 == 0 {
 			a.fail("write "+a.name+"(kernel_size=5)", "kernel_size is %s, not an odd number from 1 to %d, or two of them",
 				show(v), maxTaps)
 			return o

@@ -266,6 +266,11 @@ func FuzzParseRecipe(f *testing.F) {
 		`[{"name":"Resize","args":{"size":[1,2],"interpolation":"bicubic"}},` +
 			`{"name":"ToDtype","args":{"dtype":"uint8","layout":"HWC"}}]`))
 	f.Add([]byte(`[{"name":"ColorJitter","args":{"brightness":[0,2],"hue":1e308}},{"kind":"python","name":"x"}]`))
+	f.Add([]byte(`[{"name":"RandomAffine","args":{"degrees":[1,2],"shear":[1,2,3,4],"center":[0,1],"fill":[1,2,3]}},` +
+		`{"name":"RandAugment","args":{"num_ops":3,"magnitude":4}},{"name":"GaussianBlur","args":{"kernel_size":[3,5]}},` +
+		`{"name":"RandomPosterize","args":{"bits":3}},{"name":"RandomErasing","args":{"value":[1,2,3]}}]`))
+	f.Add([]byte(`[{"name":"CenterCrop","args":{"size":9}},{"name":"ToTensor"},{"name":"RandomErasing","args":{"value":` +
+		`"random","p":1}},{"name":"Normalize","args":{"mean":0.5,"std":2}},{"name":"MixUp","args":{"num_classes":5}}]`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var ops []OpSpec
 		if json.Unmarshal(b, &ops) != nil {

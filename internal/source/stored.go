@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
 
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -74,10 +75,7 @@ func (c *Catalog) walkStore(ctx context.Context, root string, allow allowEmpty) 
 		walker: walker{root: root, allow: allow}}
 	w.report.Kinds = map[string]int{}
 	w.folder("")
-	if err := s.List(ctx, prefix, func(in store.Info) error {
-		w.add(strings.TrimPrefix(in.Key, prefix), in)
-		return nil
-	}); err != nil {
+	if err := w.list(ctx, s, prefix); err != nil {
 		if f, ok := errors.AsType[*errs.Error](err); ok {
 			return nil, errs.New(f.Reason, printable(root), f.Hint, "index %s: %s", printable(root), f.Message).Because(f.Err)
 		}
@@ -90,12 +88,35 @@ func (c *Catalog) walkStore(ctx context.Context, root string, allow allowEmpty) 
 	return w.finish()
 }
 
-// storeWalk is a walker that is told of keys.
+// listers is how many class folders of a store are listed beside each other: a page of a list takes as long as a read.
+const listers = 16
+
+// storeWalk is a walker that is told of keys. mu of the walker guards what is below.
 type storeWalk struct {
 	walker
 	place   string
 	dirs    map[string]*walkedDir // by path
 	classes map[string]bool
+}
+
+// list takes all keys that begin with prefix, those of each class folder by themselves.
+func (w *storeWalk) list(ctx context.Context, s store.Store, prefix string) error {
+	take := func(in store.Info) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.add(strings.TrimPrefix(in.Key, prefix), in)
+		return nil
+	}
+	folders, err := s.Folder(ctx, prefix, take)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(listers)
+	for _, f := range folders {
+		g.Go(func() error { return s.List(ctx, f, take) })
+	}
+	return g.Wait()
 }
 
 func (w *storeWalk) folder(rel string) *walkedDir {

@@ -18,6 +18,8 @@ type backend interface {
 	// list returns some of the objects whose key begins with prefix and is above after, in ascending order, and whether
 	// there may be more.
 	list(ctx context.Context, prefix, after string) (page []Info, more bool, err error)
+	// folder returns what is directly below prefix; it calls alive for each piece that arrives.
+	folder(ctx context.Context, prefix string, alive func()) (objects []Info, folders []string, err error)
 	// renew forgets credentials that were found to be expired, and reports whether there may be others.
 	renew() bool
 	// close ends idle connections.

@@ -72,7 +72,8 @@ func awsChain(s Settings) *chain {
 	if machine && s.IMDS && !strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "true") {
 		direct := &http.Transport{Proxy: nil}
 		c.places = append(c.places, place{"the machine's metadata service",
-			&credentials.IAM{Client: &http.Client{Timeout: metadataWait, Transport: direct}}})
+			&credentials.IAM{Client: &http.Client{Timeout: metadataWait, Transport: direct},
+				Endpoint: os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT")}})
 	}
 	return c
 }

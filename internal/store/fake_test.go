@@ -102,7 +102,8 @@ func noKeys(t *testing.T) {
 	for _, v := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
 		"AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
 		"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-		"AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CA_BUNDLE", "GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY",
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CA_BUNDLE", "AWS_EC2_METADATA_DISABLED",
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT", "GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY",
 		"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
 		t.Setenv(v, "")
 	}
@@ -236,6 +237,10 @@ func (s *scripted) stat(context.Context, string) (Info, error) {
 
 func (s *scripted) list(_ context.Context, prefix, after string) ([]Info, bool, error) {
 	return s.onList(s.next(), prefix, after)
+}
+
+func (s *scripted) folder(context.Context, string, func()) ([]Info, []string, error) {
+	return nil, nil, errors.New("not asked")
 }
 
 func (s *scripted) renew() bool { s.renews++; return true }

@@ -148,6 +148,48 @@ func (f Files) List(ctx context.Context, prefix string, each func(Info) error) e
 	return f.walk(ctx, dir, prefix, each)
 }
 
+// Folder implements Store, with the links that List follows.
+func (f Files) Folder(ctx context.Context, prefix string, each func(Info) error) (folders []string, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(prefix, "/") || !strings.HasSuffix(prefix, "/") {
+		return nil, errs.New(errs.Invalid, printable(prefix), "write it from the root, with a slash at its end",
+			"%q is no absolute path of a folder", prefix)
+	}
+	entries, err := os.ReadDir(prefix)
+	if err != nil {
+		return nil, fileError(prefix, err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			folders = append(folders, prefix+e.Name()+"/")
+			continue
+		}
+		if err := f.entry(prefix+e.Name(), e, each); err != nil {
+			return nil, err
+		}
+	}
+	return folders, nil
+}
+
+// entry calls each for a file, and for a link to one.
+func (f Files) entry(path string, e fs.DirEntry, each func(Info) error) error {
+	if e.Type()&fs.ModeSymlink != 0 && f.Plain {
+		return nil
+	}
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // removed meanwhile, or a link to nothing
+		return nil
+	case err != nil:
+		return fileError(path, err)
+	case !fi.Mode().IsRegular():
+		return nil
+	}
+	return each(fileInfo(path, fi))
+}
+
 // walk lists a folder, whose path ends with a slash, in the order of whole keys: a folder sorts as its name and a
 // slash.
 func (f Files) walk(ctx context.Context, dir, prefix string, each func(Info) error) error {
@@ -176,19 +218,11 @@ func (f Files) walk(ctx context.Context, dir, prefix string, each func(Info) err
 			}
 			continue
 		}
-		if !strings.HasPrefix(path, prefix) || e.Type()&fs.ModeSymlink != 0 && f.Plain {
+		if !strings.HasPrefix(path, prefix) {
 			continue
 		}
-		fi, err := os.Stat(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile, or a link to nothing
-			continue
-		case err != nil:
-			return fileError(path, err)
-		case fi.Mode().IsRegular():
-			if err := each(fileInfo(path, fi)); err != nil {
-				return err
-			}
+		if err := f.entry(path, e, each); err != nil {
+			return err
 		}
 	}
 	return nil

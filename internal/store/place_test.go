@@ -74,6 +74,17 @@ func TestFiles(t *testing.T) {
 	if got, want := fmt.Sprint(list(s, prefix+"a/b")), "[a/b.bin]"; got != want {
 		t.Errorf("listed %q, want %q", got, want)
 	}
+	var direct []string
+	folders, err := s.Folder(t.Context(), prefix, func(in Info) error {
+		direct = append(direct, strings.TrimPrefix(in.Key, prefix))
+		return nil
+	})
+	if slices.Sort(direct); err != nil || fmt.Sprint(folders, direct) != fmt.Sprintf("[%sa/] [a.bin link z]", prefix) {
+		t.Errorf("%q holds %q and %q, %v", prefix, folders, direct, err)
+	}
+	if _, err := s.Folder(t.Context(), dir, nil); !errs.Is(err, errs.Invalid) {
+		t.Errorf("a folder without its slash: %v", err)
+	}
 	if got := list(Files{Plain: true}, prefix); slices.Contains(got, "link") {
 		t.Errorf("listed %q", got)
 	}
@@ -231,6 +242,10 @@ func TestWebServers(t *testing.T) {
 		len(seen) != before {
 		t.Errorf("a list: %v after %q", err, seen[before:])
 	}
+	if _, err := s.Folder(t.Context(), "", func(Info) error { return nil }); !errs.Is(err, errs.Unsupported) ||
+		len(seen) != before {
+		t.Errorf("a folder: %v after %q", err, seen[before:])
+	}
 	redirected = "http://example.test/"
 	if _, err := s.Stat(t.Context(), "away"); err == nil || !strings.Contains(err.Error(), "not encrypted") {
 		t.Errorf("led to http: %v", err)
@@ -253,6 +268,8 @@ func (m *memory) Name() string { return "memory:" }
 func (m *memory) Stat(context.Context, string) (Info, error) { return Info{}, ErrNotExist }
 
 func (m *memory) List(context.Context, string, func(Info) error) error { return nil }
+
+func (m *memory) Folder(context.Context, string, func(Info) error) ([]string, error) { return nil, nil }
 
 func (m *memory) ReadRange(_ context.Context, in Info, off int64, buf []byte) (int, error) {
 	buf, eof := clip(in.Size, off, buf)

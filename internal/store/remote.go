@@ -108,6 +108,24 @@ func (r *remote) List(ctx context.Context, prefix string, f func(Info) error) er
 	}
 }
 
+// Folder implements Store. It is tried again as a whole.
+func (r *remote) Folder(ctx context.Context, prefix string, f func(Info) error) (folders []string, err error) {
+	var objects []Info
+	err = r.again(ctx, "list", prefix, func(w *watcher) (err error) {
+		objects, folders, err = r.b.folder(w.ctx, prefix, w.alive)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, in := range objects {
+		if err := f(in); err != nil {
+			return nil, err
+		}
+	}
+	return folders, nil
+}
+
 // ReadRange implements Store.
 func (r *remote) ReadRange(ctx context.Context, in Info, off int64, buf []byte) (int, error) {
 	if off < 0 {

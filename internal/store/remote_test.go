@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -181,17 +182,18 @@ func (b blocked) Read([]byte) (int, error) { <-b.ctx.Done(); return 0, b.ctx.Err
 // A slow answer is chased by a second request after the 95th of a hundred first-byte times, within a budget.
 func TestSlowRequestsAreHedged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, slow, cut := &scripted{}, map[int]bool{}, 0
+		b, slow := &scripted{}, &sync.Map{}
+		var cut atomic.Int64
 		b.onGet = func(ctx context.Context, nth int, in Info, off, n int64) (Info, io.ReadCloser, error) {
 			d := 10 * time.Millisecond
-			if slow[nth] {
+			if _, is := slow.Load(nth); is {
 				d = time.Second
 			}
 			select {
 			case <-time.After(d):
 				return in, bodyOf(off, n), nil
 			case <-ctx.Done():
-				cut++
+				cut.Add(1)
 				return Info{}, nil, ctx.Err()
 			}
 		}
@@ -203,14 +205,15 @@ func TestSlowRequestsAreHedged(t *testing.T) {
 			}
 			return time.Since(begun)
 		}
-		slow[0] = true
+		slow.Store(0, true)
 		if took := read(); took != time.Second {
 			t.Errorf("hedged after %v, before anything was measured", took)
 		}
 		for range 99 {
 			read()
 		}
-		slow[100], slow[102] = true, true
+		slow.Store(100, true)
+		slow.Store(102, true)
 		if took := read(); took > 30*time.Millisecond {
 			t.Errorf("a slow read took %v", took)
 		}
@@ -218,11 +221,11 @@ func TestSlowRequestsAreHedged(t *testing.T) {
 			t.Errorf("the next slow read took %v", took)
 		}
 		synctest.Wait()
-		if c := s.Counters(); c.Hedges != 2 || cut != 2 {
-			t.Errorf("%d hedges, %d requests cut; want 2 and 2", c.Hedges, cut)
+		if c := s.Counters(); c.Hedges != 2 || cut.Load() != 2 {
+			t.Errorf("%d hedges, %d requests cut; want 2 and 2", c.Hedges, cut.Load())
 		}
 		for i := range 1000 { // all are slow now: 5 % and what was saved up
-			slow[104+i] = true
+			slow.Store(104+i, true)
 		}
 		before := s.Counters().Hedges
 		s.latency = latency{p95: 15 * time.Millisecond}

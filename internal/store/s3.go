@@ -217,6 +217,24 @@ func (b *bucket) list(ctx context.Context, prefix, after string) (page []Info, m
 	return page, false, ctx.Err()
 }
 
+func (b *bucket) folder(ctx context.Context, prefix string, alive func()) ([]Info, []string, error) {
+	var objects []Info
+	var folders []string
+	for o := range b.core.ListObjectsIter(ctx, b.bucket, minio.ListObjectsOptions{Prefix: prefix, MaxKeys: pageSize}) {
+		alive()
+		switch {
+		case o.Err != nil:
+			return nil, nil, b.failure(o.Err)
+		case strings.HasSuffix(o.Key, "/") && o.Key != prefix:
+			folders = append(folders, o.Key)
+		default:
+			objects = append(objects, bucketInfo(o.Key, o))
+		}
+	}
+	slices.Sort(folders) // a server may name one twice, where it is an object too
+	return objects, slices.Compact(folders), ctx.Err()
+}
+
 func (b *bucket) renew() bool {
 	if b.creds == nil {
 		return false

@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,6 +88,43 @@ func TestS3ReadsWhatWasPut(t *testing.T) {
 	}
 	if c.Reads == 0 || c.Lists != 1 || c.Bytes < bytesPut || c.Retries != 0 || c.Errors != 4-3 {
 		t.Errorf("%+v", c)
+	}
+}
+
+func TestS3Folders(t *testing.T) {
+	withKeys(t)
+	srv := newS3(t)
+	for _, k := range []string{"top", "a/1", "a/2", "a/b/1", "a-/1", "ü /x/y/z", "a/b/", "empty/"} {
+		srv.put(t, k, []byte(k))
+	}
+	for i := range pageSize + 7 {
+		srv.put(t, fmt.Sprintf("many/%04d/x", i), nil)
+	}
+	s, _ := openS3(t, quickly(srv.URL))
+	for prefix, want := range map[string]string{
+		"":     "[a-/ a/ empty/ many/ ü /] [top]",
+		"a/":   "[a/b/] [a/1 a/2]",
+		"a/b/": "[] [a/b/ a/b/1]",
+		"no/":  "[] []",
+	} {
+		var direct []string
+		folders, err := s.Folder(t.Context(), prefix, func(in Info) error { direct = append(direct, in.Key); return nil })
+		slices.Sort(folders)
+		slices.Sort(direct)
+		if got := fmt.Sprint(folders, direct); err != nil || got != want {
+			t.Errorf("%q holds %s, want %s, %v", prefix, got, want, err)
+		}
+	}
+	srv.faulty(func(n int, w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if n == 1 { // the second page
+			xmlError(w, 503, "SlowDown")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	folders, err := s.Folder(t.Context(), "many/", func(Info) error { return nil })
+	if err != nil || len(slices.Compact(folders)) != pageSize+7 || s.Counters().Retries != 1 {
+		t.Errorf("%d folders, %v", len(folders), err)
 	}
 }
 
@@ -291,138 +328,6 @@ func TestS3ObjectsThatChange(t *testing.T) {
 	})
 	if got, err := readAll(t.Context(), s, in); !errors.Is(err, ErrChanged) || len(got) > 0 {
 		t.Errorf("changed meanwhile: %d bytes, %v", len(got), err)
-	}
-}
-
-func TestS3CredentialsFrom(t *testing.T) {
-	srv := newS3(t)
-	srv.put(t, "k", content(10))
-	signedBy := func(t *testing.T, set Settings) string {
-		t.Helper()
-		s, _ := openS3(t, set)
-		srv.faulty(nil)
-		if _, err := s.Stat(t.Context(), "k"); err != nil {
-			t.Fatal(err)
-		}
-		got := srv.requests()[0].Header
-		id, _, _ := strings.Cut(strings.TrimPrefix(got.Get("Authorization"), "AWS4-HMAC-SHA256 Credential="), "/")
-		return id + got.Get("X-Amz-Security-Token")
-	}
-	write := func(t *testing.T, variable, text string) {
-		t.Helper()
-		if err := os.WriteFile(os.Getenv(variable), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const file = "[default]\naws_access_key_id = OFDEFAULT\naws_secret_access_key = x\n" +
-		"[other]\naws_access_key_id = OFOTHER\naws_secret_access_key = x\naws_session_token = +TOKEN\n"
-	t.Run("environment before files", func(t *testing.T) {
-		withKeys(t)
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", file)
-		if got := signedBy(t, quickly(srv.URL)); got != testKey {
-			t.Errorf("signed by %q", got)
-		}
-		set := quickly(srv.URL)
-		set.Profile = "other" // configured: alone
-		if got := signedBy(t, set); got != "OFOTHER+TOKEN" {
-			t.Errorf("signed by %q", got)
-		}
-	})
-	t.Run("files", func(t *testing.T) {
-		noKeys(t)
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", file)
-		if got := signedBy(t, quickly(srv.URL)); got != "OFDEFAULT" {
-			t.Errorf("signed by %q", got)
-		}
-		t.Setenv("AWS_PROFILE", "other")
-		if got := signedBy(t, quickly(srv.URL)); got != "OFOTHER+TOKEN" {
-			t.Errorf("signed by %q", got)
-		}
-	})
-	t.Run("endpoint and region of the profile and the environment", func(t *testing.T) {
-		withKeys(t)
-		write(t, "AWS_CONFIG_FILE", "[default]\nregion = eu-south-7\nendpoint_url = "+srv.URL+"\n")
-		set := quickly("")
-		set.Region = ""
-		_ = signedBy(t, set)
-		if got := srv.requests()[0].Header.Get("Authorization"); !strings.Contains(got, "/eu-south-7/s3/") {
-			t.Errorf("signed as %q", got)
-		}
-		write(t, "AWS_CONFIG_FILE", "")
-		t.Setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-		t.Setenv("AWS_ENDPOINT_URL_S3", srv.URL)
-		_ = signedBy(t, set)
-	})
-	t.Run("anonymous", func(t *testing.T) {
-		withKeys(t)
-		set := quickly(srv.URL)
-		set.Anonymous = true
-		if got := signedBy(t, set); got != "" {
-			t.Errorf("signed by %q", got)
-		}
-	})
-	t.Run("none", func(t *testing.T) {
-		noKeys(t)
-		s, _ := openS3(t, quickly(srv.URL))
-		srv.faulty(nil)
-		_, err := s.Stat(t.Context(), "k")
-		if m := saysAll(fmt.Sprint(err), "no credentials found", "AWS_ACCESS_KEY_ID", "profile default of ~/.aws",
-			"anonymous: true"); m != nil {
-			t.Errorf("%v does not say %q", err, m)
-		}
-		if n := len(srv.requests()); n != 0 {
-			t.Errorf("%d requests without credentials", n)
-		}
-	})
-	t.Run("files are read again when they have expired", func(t *testing.T) {
-		noKeys(t)
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", file)
-		s, _ := openS3(t, quickly(srv.URL))
-		srv.faulty(func(_ int, w http.ResponseWriter, r *http.Request, next http.Handler) {
-			if strings.Contains(r.Header.Get("Authorization"), "OFDEFAULT") {
-				xmlError(w, 400, "ExpiredToken")
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", strings.Replace(file, "OFDEFAULT", "OFDEFAULS", 1))
-		if _, err := s.Stat(t.Context(), "k"); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// A token file of Kubernetes is exchanged for credentials.
-func TestS3WebIdentity(t *testing.T) {
-	noKeys(t)
-	srv := newS3(t)
-	srv.put(t, "k", content(10))
-	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := r.ParseForm(); err != nil || r.Form.Get("WebIdentityToken") != "the token" ||
-			r.Form.Get("RoleArn") != "arn:aws:iam::1:role/reader" {
-			http.Error(w, "", 400)
-			return
-		}
-		fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
-<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>OFROLE</AccessKeyId><SecretAccessKey>x</SecretAccessKey>
-<SessionToken>t</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleWithWebIdentityResult>
-</AssumeRoleWithWebIdentityResponse>`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-	}))
-	defer sts.Close()
-	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("the token"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", token)
-	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/reader")
-	t.Setenv("AWS_ENDPOINT_URL_STS", sts.URL)
-	s, _ := openS3(t, quickly(srv.URL))
-	srv.faulty(nil)
-	if _, err := s.Stat(t.Context(), "k"); err != nil {
-		t.Fatal(err)
-	}
-	if got := srv.requests()[0].Header.Get("Authorization"); !strings.Contains(got, "Credential=OFROLE/") {
-		t.Errorf("signed as %q", got)
 	}
 }
 

@@ -23,6 +23,10 @@ type Store interface {
 	// List calls f for every object whose key begins with prefix, in ascending order of the bytes of keys. It ends with
 	// the first error of f and returns that. UNSUPPORTED where a place cannot be listed, as a web server.
 	List(ctx context.Context, prefix string, f func(Info) error) error
+	// Folder lists what is directly below prefix, which is "" or ends with a slash: objects to f, in any order, and the
+	// folders, which are longer prefixes that end with a slash, as a result. With it, parts of a large place can be listed
+	// beside each other. The first error of f ends it.
+	Folder(ctx context.Context, prefix string, f func(Info) error) (folders []string, err error)
 	// ReadRange reads the bytes from off on, 0 <= off, into buf: len(buf) of them, or fewer with io.EOF where the object
 	// ends. in is from Stat or List; the bytes are of that version, or the error is ErrChanged. Long reads are several
 	// requests beside each other.

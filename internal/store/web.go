@@ -170,7 +170,15 @@ func (w *web) get(ctx context.Context, in Info, off, n int64) (Info, io.ReadClos
 }
 
 func (w *web) list(context.Context, string, string) ([]Info, bool, error) {
-	return nil, false, errs.New(errs.Unsupported, w.name, "name the objects, or use s3:// or a folder",
+	return nil, false, w.noList()
+}
+
+func (w *web) folder(context.Context, string, func()) ([]Info, []string, error) {
+	return nil, nil, w.noList()
+}
+
+func (w *web) noList() error {
+	return errs.New(errs.Unsupported, w.name, "name the objects, or use s3:// or a folder",
 		"list %s: a web server has no list of its objects", w.name)
 }
 

@@ -22,13 +22,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import _wire
-from ._lease import RELEASE, Lease, Words, watch_ahead
+from ._lease import RELEASE, Lease, Queue, Words, watch_ahead
 from ._messages import AttachResponse
 from ._ring import Field, Ring
 from ._wire import Frame
 
 _OPEN, _TELL_AT, _WAITS, _SINCE, _POSTS, _POST_BYTES = 0, 8, 64, 72, 128, 64
 _RELEASE_BYTES = 32
+_UNTOLD = 64  # ends of batches after which the daemon is told whatever it has read
 _AHEAD = 8  # batches that are built at once
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # Sequence number, frames before it, generation, slot, rows, epoch, step, rank.
@@ -68,8 +69,8 @@ class Board:
     """
 
     __slots__ = (
-        "at", "base", "closed", "died", "fence", "finish", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
-        "reader", "ready", "ring", "rows", "tell_at", "told", "told_at", "unpack", "views", "words",
+        "at", "base", "closed", "died", "fence", "finish", "first", "frame", "frames", "given", "head", "held", "mask", "most",
+        "others", "page", "queue", "reader", "ready", "ring", "rows", "tell_at", "told", "u64", "unpack", "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
@@ -78,9 +79,12 @@ class Board:
         self.at, self.base, self.mask = at, at + _POSTS, posts - 1
         self.rows = rows  # of a batch that can be built ahead
         self.held = held
+        self.queue: Queue = collections.deque()  # of the session
         self.most = ring.slots - min(2, ring.slots - 2)  # as many held batches or more: the next one is a copy
         self.unpack = _POST.unpack_from
-        self.tell_at, self.told_at = _U64.unpack_from, at + _TELL_AT  # how and where the daemon says when to tell
+        self.u64 = memoryview(self.page)[: len(self.page) & -8].cast("Q")  # the same memory, read with fewer steps
+        self.first = self.base >> 3  # in u64: the first post
+        self.tell_at = (at + _TELL_AT) >> 3  # where the daemon says when to tell, and behind it how many words it read
         self.head = 0  # sequence number of the last post that was taken
         self.frames = 0  # of the stream, taken when ``head`` was
         self.frame: Frame | None = None  # the post behind ``head``, when it was looked at as a frame
@@ -175,8 +179,14 @@ class Board:
 
     def due(self) -> bool:
         """Reports whether the daemon wants to be told of what was given back."""
-        wanted: int = self.tell_at(self.page, self.told_at)[0]
-        return self.head + self.others >= wanted and self.untold()
+        return self.head + self.others >= self.u64[self.tell_at] and self.untold()
+
+    def unread(self) -> bool:
+        """Reports whether the daemon has not read every word yet, as far as can be seen without telling.
+
+        It reads all of them when any client tells.
+        """
+        return self.u64[self.tell_at + 1] < self.head + self.others - len(self.held) or len(self.died) > _UNTOLD
 
     def note_told(self, died: int, given: int) -> None:
         """Notes that the daemon looks at what was given back when ``died`` and ``given`` had these values."""

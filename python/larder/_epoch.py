@@ -40,25 +40,26 @@ class Epoch:
         if board is not None:
             shared = self.shared
             with shared.lock:
-                run = self.run
-                if run.session.queue:  # arrays of a batch that was not built ahead are dead
+                run, words = self.run, board.u64
+                if board.queue:  # arrays of a batch that was not built ahead are dead
                     run.session.flush()
-                if board.died and board.head + board.others >= board.tell_at(board.page, board.told_at)[0]:
+                if board.died and board.head + board.others >= words[board.tell_at] and board.unread():
                     run.session.tell()
                 while True:
-                    seq, frames, generation, slot, rows, epoch, _, _ = board.unpack(
-                        board.page, board.base + ((board.head & board.mask) << 6)
-                    )
+                    at = board.first + ((board.head & board.mask) << 3)
+                    seq, slot = words[at], words[at + 3]  # and rows
                     if (
                         seq != board.head + 1
-                        or frames != board.frames
-                        or epoch != run.epoch
-                        or rows != board.rows
+                        or words[at + 1] != board.frames
+                        or words[at + 4] & 0xFFFFFFFF != run.epoch
+                        or slot >> 32 != board.rows
                         or board.frame is not None
                         or board.reader is not run
                         or len(board.held) >= board.most
                     ):
                         break
+                    slot &= 0xFFFFFFFF
+                    generation = words[at + 2]
                     ready = board.ready.pop(slot, None)
                     if ready is not None:
                         batch, lease = ready
@@ -67,7 +68,7 @@ class Epoch:
                         board.head = seq  # in this step it is taken
                         lease.armed.append(generation)  # if an interrupt comes before this, see Board.reap
                         shared.batches += 1
-                        shared.samples += rows
+                        shared.samples += board.rows
                         return batch
                     # Then from the beginning: a signal handler may have taken the post meanwhile.
                     if not board.build(slot):

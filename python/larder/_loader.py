@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +42,7 @@ class Loader(Facts, Resumable, Generic[BatchT]):
     once on one rank: RankHeldError). One thread at a time may use it; batches may be dropped in any thread.
 
     Args:
-        uri: ``imagefolder:DIR``, the name of a dataset the daemon knows, or ``job:NAME`` for a job registered with
+        dataset: ``imagefolder:DIR``, the name of a dataset the daemon knows, or ``job:NAME`` for a job registered with
             ``larder jobs register``; then the arguments that describe the job must not be given again.
         batch_size: samples per rank and batch, 1 to 65536; required unless the job is registered already.
         shuffle: True gives a new random order every epoch; False (default) the order of the dataset.
@@ -79,12 +80,31 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         replace: True ends another Loader of this process that is iterated under the same job name and rank. One that is
             not iterated gives way by itself, so a notebook's cell may be run again.
 
+    Args of datasets in Python (docs/guides/python-datasets.md): ``dataset`` is then any object with ``__len__`` and
+    ``__getitem__(index)``, and ``transform`` a list of functions, best marked with :func:`larder.transform`.
+        name, version: make the dataset known to other processes, which share its samples; without a name only loaders
+            of this process do. One name and version has one content: what differs is refused with its name.
+        cache: "items": item i is always the same, and the daemon may keep it; random steps belong into ``transform``.
+            "none", and the default: each call gives another instance, which nobody keeps; ``share="augmented"`` gives
+            each instance once to every job of the group.
+        num_workers: processes that run the dataset; 0 (default) runs it in this process, while ``next()`` waits.
+        collate_fn: makes a batch of a list of samples, in this process.
+        ragged: what becomes of fields whose samples differ in size: "list", "pad" (with ``pad_value``, up to a multiple
+            of ``pad_multiple``), or "nested" (a nested tensor of torch). Default: InvalidError in such a batch.
+        sample_timeout: seconds that one item may take before it is tried elsewhere and then left out; default 60, and
+            a day without workers.
+        worker_memory: bytes by which a worker may grow before it is replaced; default: any.
+        worker_init_fn, multiprocessing_context: as of torch's DataLoader.
+        persistent_workers: False starts the workers anew for each epoch; default True.
+        native: False has workers run an ImageFolder of torchvision that the daemon could prepare itself.
+
     Yields:
         A tuple with one entry per field. Entries are arrays or tensors of ``batch_size`` rows, fewer in a short last
         batch: "image" is uint8 of shape (rows, C, H, W), float32 after ``Normalize`` or ``ToTensor``, or a list of
         uint8 arrays (H, W, C) when images keep sizes of their own; "label" and "index" are int64 of shape (rows,); after
         ``MixUp`` or ``CutMix`` "label" is float32 of shape (rows, num_classes).
-        Arrays are views of shared memory. They stay valid, and nothing else writes to them, for as long as any of them
+        A dataset in Python gives batches that nest as its items do: tuples, dicts, named tuples; text in lists. Arrays
+        are views of shared memory. They stay valid, and nothing else writes to them, for as long as any of them
         (or a slice, or a tensor made of it) is referenced, also after ``close()``.
 
     Raises:
@@ -183,6 +203,17 @@ class Loader(Facts, Resumable, Generic[BatchT]):
             StaleError: the loader is closed.
         """
         return cast("Iterator[BatchT]", _epoch.begin(self._shared))
+
+    def as_dataset(self) -> Any:
+        """The batches of this Loader as an ``IterableDataset``, for scripts that must keep torch's own DataLoader.
+
+        Give it to ``torch.utils.data.DataLoader`` with ``batch_size=None`` and without workers: batches are made here.
+
+        Example:
+            >>> for batch in torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None):
+            ...     ...
+        """
+        return importlib.import_module(f"{__package__}.torch").BatchDataset(self)
 
     def close(self) -> None:
         """Leaves the job in order; calling it again is fine. Batches that are still referenced stay valid."""

@@ -3,8 +3,7 @@
 A worker sets it before every step, so what a step draws depends neither on the worker that runs it nor on what that
 worker did before. The key is SHA-256 of ``b"larder.seed.1"`` and of seed (u64), sample (u64), instance (u32) and step
 (u32), little-endian. Step 0 makes the item, step i is the i-th transform. Of the 32 bytes of a key, ``random`` takes
-bytes 0 to 8 as an integer, NumPy's global state takes 8 to 24 as four words of 32 bits, torch takes 24 to 32 without
-the highest bit, and ``rng`` takes all eight words as the entropy of ``numpy.random.default_rng``.
+bytes 0 to 8 as an integer, NumPy's global state takes 8 to 12 as one, torch takes 24 to 32 without the highest bit, and ``rng`` takes all eight words as the entropy of ``numpy.random.default_rng``.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ def generator(k: bytes) -> np.random.Generator:
 
 def seed_globals(k: bytes) -> None:
     """Seeds ``random``, NumPy's global generator and, where it is imported, torch's generator of the CPU."""
-    words = _WORDS.unpack(k)
     random.seed(int.from_bytes(k[:8], "little"))
-    np.random.seed(words[2:6])
+    np.random.seed(int.from_bytes(k[8:12], "little"))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.manual_seed(int.from_bytes(k[24:], "little") & (2**63 - 1))

@@ -472,6 +472,8 @@ class Session:
             fd, f.fd = f.fd, -1
             self.ring = _ring.Ring(answer, fd)
             self.board = _board.of(self.ring, answer, self.held)
+            if self.board is not None:
+                self.board.queue = self.queue
             return answer
         except Error as e:
             if e.reason in ("PROTOCOL", "DEADLINE"):

@@ -494,17 +494,18 @@ def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Clock) -> Orders | No
 
 def _loop(pipe: Any, service: Service) -> Orders | None:
     """Runs tasks until the client says something else."""
-    sock = service.link.sock
+    told = pipe.fileno()
+    poller = select.poll()
+    poller.register(service.link.sock, select.POLLIN)
+    poller.register(told, select.POLLIN)
     while True:
-        busy = bool(service.tasks)
-        ready, _, _ = select.select([sock, pipe], [], [], 0 if busy else None)
-        if pipe in ready:
+        while service.tasks:  # a few: the daemon gives no more at once
+            service.run()
+        ready = [fd for fd, _ in poller.poll()]
+        if told in ready:
             service.leave()
             return _told(pipe)
-        if sock in ready:
-            service.react()
-        elif busy:
-            service.run()
+        service.react()
 
 
 def _told(pipe: Any) -> Orders | None:

@@ -122,9 +122,7 @@ class DataLoader:
         if batch_size is not None and batch_sampler is None:
             self.batch_sampler = data.BatchSampler(self.sampler, batch_size, drop_last)
         if batch_size is None:
-            if drop_last:
-                raise InvalidError("batch_size=None has no batches, so drop_last cannot be True", subject="drop_last")
-            collate_fn = _Single(collate_fn)
+            collate_fn = _single(collate_fn, drop_last)
         given: dict[str, Any] = {
             "seed": order.seed if "seed" not in larder else larder["seed"],
             "rank": order.rank,
@@ -188,6 +186,19 @@ class DataLoader:
         return f"<larder.torch.DataLoader of {_dataset.describe(self.dataset)}, job {self.loader.job!r}>"
 
 
+class BatchDataset(data.IterableDataset[Any]):
+    """The batches of a Loader as a dataset; see :meth:`larder.Loader.as_dataset`."""
+
+    def __init__(self, loader: Loader[Any]) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
 class _Finished:
     """Batches after what torch does to them last: lists, pinned memory."""
 
@@ -205,6 +216,12 @@ class _Finished:
             of_torch: Any = importlib.import_module("torch.utils.data._utils.pin_memory")
             batch = of_torch.pin_memory(batch, *([self.device] if self.device else []))
         return batch
+
+
+def _single(collate_fn: Callable[[Any], Any] | None, drop_last: bool) -> _Single:
+    if drop_last:
+        raise InvalidError("batch_size=None has no batches, so drop_last cannot be True", subject="drop_last")
+    return _Single(collate_fn)
 
 
 class _Single:

@@ -257,7 +257,7 @@ class Peer:
         self.job = ""
         self.frames = self.posts = 0
         self.board: int | None = None
-        self.words = 0
+        self.words = self.words_read = 0
         self.delivered = 0  # batches
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -570,6 +570,8 @@ class Peer:
                     continue
                 assert 0 < at <= time.monotonic_ns(), at
                 self.release(slot, gen, waited, feed=False)
+                self.words_read += 1
+                struct.pack_into("<Q", self.segments[0], self.board + 16, self.words_read)
 
     def release(self, slot: int, gen: int, waited: int, feed: bool = True) -> None:
         with self.d.lock:

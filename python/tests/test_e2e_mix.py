@@ -77,6 +77,30 @@ def test_tensors_and_jobs_that_others_registered(folder, real, torch):
     first.close()
 
 
+def test_a_job_of_a_file_mixes_too(folder, server, real, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(f"""
+name: filed
+dataset: imagefolder:{folder}
+batch_size: 8
+seed: 5
+transform:
+  - Resize: {{size: [20, 24]}}
+  - TrivialAugmentWide
+  - ToTensor
+  - CutMix: {{num_classes: 5}}
+""")
+    server.cli("jobs", "register", "-f", str(job))
+    with pytest.raises(larder.InvalidError, match="mixes images and labels"):
+        real("job:filed", fields=["image", "index"])
+    filed = epochs(real("job:filed", return_index=True), 1)[0]
+    recipe = [ops.Resize((20, 24)), ops.TrivialAugmentWide(), ops.ToTensor()]
+    kw = {"job": "unmixed", "batch_size": 8, "seed": 5, "return_index": True}
+    plain = epochs(real(f"imagefolder:{folder}", transform=recipe, **kw), 1)[0]
+    m = Mixer.of({"transform": ops.recipe(ops.CutMix(num_classes=5)), "seed": "5"}, 0)
+    assert_mixed(filed, plain, m, 0)
+
+
 def test_what_cannot_be_mixed_is_refused(folder, real):
     for ops_, words in (
         ([ops.CenterCrop(8), ops.MixUp(num_classes=5)], "mixes float32 values, and the recipe gives uint8"),

@@ -26,6 +26,7 @@ PAGES = [
     "docs/start.md",
     "docs/will-it-help.md",
     "docs/guides/pytorch.md",
+    "docs/guides/python-datasets.md",
     "docs/guides/several-jobs.md",
     "docs/guides/memory.md",
     "docs/guides/stores.md",

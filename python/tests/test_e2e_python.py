@@ -140,7 +140,7 @@ def test_generated_datasets_give_torchs_batches(loader_of, torch, workers):
             continue
         ours = loader_of(dataset, batch_size=size, drop_last=drop, num_workers=workers)
         for _ in range(2):
-            got = [torch.utils.data.default_convert(b) if False else b for b in ours]
+            got = list(ours)
             assert len(got) == len(theirs) == len(ours), seed
             for a, b in zip(got, theirs, strict=True):
                 same(torch, a, b)
@@ -165,6 +165,28 @@ def test_without_batches(loader_of, torch):
     theirs = list(torch.utils.data.DataLoader(dataset, batch_size=None))
     for a, b in zip(loader_of(dataset, batch_size=None), theirs, strict=True):
         same(torch, a, b)
+
+
+def test_batches_as_a_dataset_for_torchs_own_loader(real, torch):
+    loader = real([(i, str(i)) for i in range(10)], batch_size=4, output="torch")
+    theirs = torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None)
+    assert len(theirs) == 3
+    for _ in range(2):
+        assert [b[0].tolist() for b in theirs] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with pytest.raises(larder.InvalidError, match="inside a worker of torch's DataLoader"):
+        list(torch.utils.data.DataLoader(loader.as_dataset(), batch_size=None, num_workers=1))
+
+
+def test_a_state_continues_an_epoch(loader_of, torch):
+    ours = loader_of(list(range(40)), batch_size=4, shuffle=True, num_workers=1, name="stateful", job="first", seed=1)
+    it = iter(ours)
+    got = torch.cat([next(it) for _ in range(4)]).tolist()
+    state = ours.state_dict()
+    ours.close()
+    rest = loader_of(list(range(40)), batch_size=4, shuffle=True, num_workers=1, name="stateful", job="second", seed=1)
+    rest.load_state_dict(state)
+    got += torch.cat(list(rest)).tolist()
+    assert sorted(got) == list(range(40))
 
 
 def test_ragged_fields(real, torch):
@@ -283,11 +305,14 @@ def job(socket, name, path, orders, results, together):
 
 @pytest.mark.parametrize(
     ("orders", "most"),
-    [({"cache": "items"}, 1), ({"share": "augmented"}, 2), ({"cache": "none"}, 4)],
+    [({"cache": "items"}, 1), ({"share": "augmented"}, 3), ({"cache": "none"}, 4)],
     ids=["items", "augmented", "none"],
 )
 def test_two_scripts_share_what_they_say(server, tmp_path, orders, most):
-    """How often an item is made for two jobs of two epochs: once, once an epoch, once an epoch and job."""
+    """How often an item is made for two jobs of two epochs: once, once an epoch, once an epoch and job.
+
+    Jobs that share instances must be at work at the same time; one that is alone for a moment makes its own.
+    """
     context = multiprocessing.get_context("fork")
     results, together = context.Queue(), context.Barrier(2)
     path = tmp_path / "calls"
@@ -422,14 +447,12 @@ def test_a_dataset_that_changes_length(real):
 
 def test_workers_start_anew_unless_they_persist(loader_of, torch):
     """Batches that were ready before the epoch began are of the workers before: at most as many as are made ahead."""
-    numbers = [0] * 80
     for persistent, seen in ((False, [0, 1]), (True, [0, 0])):
-        numbers[:] = [0] * 80
+        numbers = [0] * 80
         ours = loader_of(numbers, batch_size=4, num_workers=1, persistent_workers=persistent)
         got = [[int(b[0]) for b in ours][-1]]
         numbers[:] = [1] * 80
         got.append([int(b[0]) for b in ours][-1])
-        ours.close()  # its workers would serve the next loader of the same list
         assert got == seen
 
 
@@ -540,61 +563,3 @@ def test_nothing_is_left_behind(real):
     pids = [m.process.pid for m in loader._shared.makers.crew.members]
     loader.close()
     assert not any(os.path.exists(f"/proc/{p}") for p in pids) and threading.active_count() == before
-
-
-# ---- ImageFolder
-
-
-def test_an_image_folder_goes_to_the_daemons_own_decoders(loader_of, torch, small):
-    from torchvision import datasets
-    from torchvision import transforms as T
-
-    recipes = [
-        [T.Resize((40, 50)), T.ToTensor()],
-        [T.Resize(40), T.CenterCrop(32), T.ToTensor(), T.Normalize([0.5] * 3, [0.25] * 3)],
-        [T.Resize(36, T.InterpolationMode.BICUBIC), T.CenterCrop([30, 20]), T.PILToTensor()],
-        [T.Resize([50]), T.CenterCrop(30), T.PILToTensor(), T.ConvertImageDtype(torch.float32)],
-        [T.Compose([T.CenterCrop(48), T.Grayscale(1)]), T.ToTensor()],
-        [T.CenterCrop(48), T.RandomHorizontalFlip(1.0), T.RandomVerticalFlip(p=0), T.ToTensor()],
-    ]
-    for recipe in recipes:
-        folder = datasets.ImageFolder(str(small), T.Compose(recipe))
-        theirs = list(torch.utils.data.DataLoader(folder, batch_size=16))
-        ours = loader_of(folder, batch_size=16, num_workers=2)
-        assert ours.loader._shared.plan is None, recipe
-        for a, b in zip(ours, theirs, strict=True):
-            same(torch, a, b)
-        ours.close()
-
-
-def test_an_image_folder_that_has_no_counterpart_runs_in_workers(loader_of, torch, small):
-    from torchvision import datasets
-    from torchvision import transforms as T
-
-    from larder import _native
-
-    plain = [T.Resize((20, 20)), T.ToTensor()]
-    folder = datasets.ImageFolder(str(small), T.Compose(plain))
-    cases = [
-        (folder, {"native": False}),
-        (datasets.ImageFolder(str(small), T.Compose([T.Pad(2), *plain])), {}),
-        (datasets.ImageFolder(str(small), T.Compose(plain), target_transform=lambda t: t + 1), {}),
-    ]
-    for dataset, kw in cases:
-        theirs = next(iter(torch.utils.data.DataLoader(dataset, batch_size=8)))
-        ours = loader_of(dataset, batch_size=8, **kw)
-        assert ours.loader._shared.plan is not None
-        same(torch, next(iter(ours)), theirs)
-        ours.close()
-    for steps, why in (
-        ([T.ToTensor(), T.Resize((9, 9))], "after the image has become"),
-        ([T.Resize(40), T.ToTensor()], "sizes of their own"),
-        ([T.Resize((9, 9))], "no tensors"),
-        ([T.Resize((9, 9), T.InterpolationMode.LANCZOS), T.ToTensor()], "interpolation"),
-        ([lambda x: x, T.ToTensor()], "none of torchvision.transforms"),
-        ([T.Grayscale(1), T.CenterCrop(9), T.ToTensor()], "after Grayscale"),
-        ([T.CenterCrop(9), T.ToTensor(), T.Normalize(torch.zeros(3), [1.0])], "mean as Tensor"),
-        ([T.CenterCrop(9), T.ToTensor(), T.RandomErasing()], "RandomErasing comes after"),
-    ):
-        with pytest.raises(_native.NotNative, match=why):
-            _native.recipe(T.Compose(steps))

@@ -232,3 +232,17 @@ def test_impossible_words_are_refused(at):
     attach = {"board": "2048", "posts": 4, "releases": str(at), "job": {"spec": {"batchSize": 4}}}
     with pytest.raises(larder.Error, match="release words"):
         _board.of(Memory(), attach, {})
+
+
+def test_what_the_daemon_has_read_needs_no_telling(load, daemon, monkeypatch):
+    """The daemon reads the words of all clients when one of them tells."""
+    _, it, peer = started(load, daemon)
+    sent = []
+    note = Session._note_told
+    monkeypatch.setattr(Session, "_note_told", lambda s, board: (sent.append(1), note(s, board)))
+    for n in range(120):
+        eventually(lambda: all(peer.leased))
+        assert check(next(it)) == list(range(4 * n + 12, 4 * n + 16))
+        peer.collect()  # as if another client had told
+        peer.feed()
+    assert len(sent) <= 4

@@ -26,7 +26,7 @@ from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
 HEADER = struct.Struct("<HHIQ")
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 class Boss:
@@ -521,7 +521,7 @@ def test_items_that_differ_from_call_to_call_are_not_compared():
 def test_items_unlike_each_other_are_refused_with_both():
     with pytest.raises(InvalidError, match=r"items 0 and 2 are unlike.*float32.*float64"):
         look([np.zeros(2, np.float32)] * 2 + [np.zeros(2)])
-    with pytest.raises(InvalidError, match=r"items 0 and 1 are unlike.*str.*int"):
+    with pytest.raises(InvalidError, match=r"items 0 and 1 are unlike.*at 1 is str, and float in others"):
         look([(1, 2.0), (1, "a"), (1, 2.0)])
 
 

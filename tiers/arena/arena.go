@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/btree"
@@ -32,7 +34,10 @@ type Config struct {
 	Name       string // of the mappings, for people who look at /proc/PID/maps
 	Budget     int64  // physical bytes, at most
 	ChunkBytes int64  // least size of a chunk; 0: DefaultChunk
-	Prefault   bool   // fill a new chunk with pages in the background, as far as the budget goes
+	Prefault   bool   // get pages in the background, ahead of the allocations, as far as the budget goes
+	Ahead      int64  // bytes of pages that Prefault keeps free; 0: DefaultAhead
+	// HugeBelow is what 2 MiB in small pages take: huge pages are used as long as one takes less. 0: never.
+	HugeBelow time.Duration
 }
 
 // Arena is safe for concurrent use. Filling an extent happens outside its lock.
@@ -41,6 +46,7 @@ type Arena struct {
 	wake chan struct{} // buffered 1: there is something to prefault
 	stop chan struct{}
 	done sync.WaitGroup
+	idle atomic.Pointer[func() bool] // see WhenIdle
 
 	// If taking both, take warming before mu.
 	warming sync.Mutex // held while prefault fills a step
@@ -54,23 +60,27 @@ type Arena struct {
 		cooling   int64         // of committed, bytes on their way back to the kernel
 		warming   int64         // of committed, bytes that prefault is filling; their granules are out meanwhile
 		taken     int64         // bytes of pages got from the kernel since the start
+		ahead     int64         // of taken, bytes that came before they were asked for
 		waited    time.Duration // for those pages, in all threads together
 		chunks    []*chunk
 		nextSeq   uint32
 		bySize    *btree.BTreeG[span] // free spans by (length, address)
 		byAddr    *btree.BTreeG[span] // the same by address
 		closed    bool
+		huge      hugePages
 	}
 }
 
 // chunk is one mapping. All counts are in granules.
 type chunk struct {
-	mem  *memory
-	seq  uint32
-	size uint32
-	out  uint32   // granules in extents that are out, or cooling; they all have pages
-	warm bits.Set // granules that have pages
-	cold uint32   // where prefaulting continues
+	mem   *memory
+	seq   uint32
+	size  uint32
+	out   uint32   // granules in extents that are out, or cooling; they all have pages
+	warm  bits.Set // granules that have pages
+	cold  uint32   // where prefaulting continues
+	huge  bool     // its memory comes in huge pages
+	small bits.Set // blocks of it that do not
 }
 
 // span is a run of free granules of one chunk.
@@ -97,14 +107,19 @@ func (e Extent) Size() int64 { return int64(e.n) * Granule }
 
 // New returns an arena that holds no memory yet. Close it.
 func New(cfg Config) (*Arena, error) {
-	if cfg.Budget < 0 || cfg.ChunkBytes < 0 {
-		return nil, fmt.Errorf("arena %s: budget %d and chunk %d must not be negative", cfg.Name, cfg.Budget, cfg.ChunkBytes)
+	if cfg.Budget < 0 || cfg.ChunkBytes < 0 || cfg.Ahead < 0 {
+		return nil, fmt.Errorf("arena %s: budget %d, chunk %d and ahead %d must not be negative", cfg.Name, cfg.Budget,
+			cfg.ChunkBytes, cfg.Ahead)
 	}
 	if cfg.ChunkBytes == 0 {
 		cfg.ChunkBytes = DefaultChunk
 	}
+	if cfg.Ahead == 0 {
+		cfg.Ahead = DefaultAhead
+	}
 	a := &Arena{cfg: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	a.mu.budget = cfg.Budget
+	a.mu.huge.on = cfg.HugeBelow > 0 && hugeBytes%Granule == 0 && hugeBytes > Granule
 	a.mu.byAddr = btree.NewG(32, before)
 	a.mu.bySize = btree.NewG(32, func(x, y span) bool {
 		if x.n != y.n {
@@ -128,7 +143,8 @@ func before(x, y span) bool {
 // Round returns what an extent of n bytes counts for.
 func Round(n int64) int64 { return (n + Granule - 1) / Granule * Granule }
 
-// Alloc returns an extent of n bytes with undefined content, the tightest free one, or ErrFull.
+// Alloc returns an extent of n bytes with undefined content, or ErrFull: of the tightest free ones the one that
+// has most pages.
 func (a *Arena) Alloc(n int64) (Extent, error) {
 	if n <= 0 || n > math.MaxInt64-Granule || Round(n)/Granule > math.MaxUint32 {
 		return Extent{}, fmt.Errorf("%w for %d bytes in an extent", ErrFull, n)
@@ -158,10 +174,15 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 	}
 	s.c.out += want
 	a.mu.used += Round(n)
+	around, pages := a.hugeLocked(s, s.c.lacks(s.off, want))
 	cold := a.warmLocked(s)
 	over := a.overLocked()
 	runs := a.coolLocked(min(over, coolStep+Round(n)))
+	short := a.shortLocked()
 	a.mu.Unlock()
+	if short > 0 {
+		a.rouse()
+	}
 
 	// From here on the span is ours alone: pages come outside the lock, and only after as many as they are too many went,
 	// so whatever others do meanwhile the budget holds.
@@ -169,11 +190,11 @@ func (a *Arena) Alloc(n int64) (Extent, error) {
 		a.uncommit(runs, coolStep)
 	}
 	e := Extent{c: s.c, off: s.off, n: want, len: n}
-	for _, r := range cold {
-		if err := a.commit(s.c, r.off, r.n); err != nil {
-			a.lost(e, cold)
-			return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
-		}
+	err := a.commit(slices.Concat(cold, around), pages)
+	a.settle(around, err != nil)
+	if err != nil {
+		a.lost(e, cold)
+		return Extent{}, fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return e, nil
 }
@@ -271,6 +292,7 @@ type Usage struct {
 	Committed int64         // physical pages
 	Mapped    int64         // address space
 	Taken     int64         // pages got from the kernel since the start: each costs far more than filling it
+	Ahead     int64         // of them, those that came before they were asked for
 	Waited    time.Duration // for the kernel to provide them, in all threads together
 }
 
@@ -279,7 +301,7 @@ func (a *Arena) Usage() Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return Usage{Budget: a.mu.budget, Used: a.mu.used, Committed: a.mu.committed, Mapped: a.mu.mapped, Taken: a.mu.taken,
-		Waited: a.mu.waited}
+		Ahead: a.mu.ahead, Waited: a.mu.waited}
 }
 
 func (a *Arena) rouse() {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"go.uber.org/goleak"
@@ -288,8 +289,7 @@ func TestPrefaultStaysInBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As many whole steps as fit beside the first extent, and then no further.
-	for a.Usage().Committed < (1+299/prefaultStep*prefaultStep)*Granule {
+	for a.Usage().Committed < 300*Granule {
 		runtime.Gosched()
 	}
 	if err := a.Check(); err != nil {
@@ -364,7 +364,8 @@ func TestPoison(t *testing.T) {
 	a.Free(keep)
 }
 
-// The memory has a name, where the kernel knows names, and no huge pages: they would hold more than the budget counts.
+// The memory has a name, where the kernel knows names, and no huge pages unless they are asked for: they would hold
+// more than the budget counts.
 func TestMapping(t *testing.T) {
 	a := open(t, Config{Name: "decoded", Budget: 8 << 20, ChunkBytes: 8 << 20})
 	e, err := a.Alloc(5)
@@ -390,7 +391,14 @@ func TestMapping(t *testing.T) {
 }
 
 func TestConcurrent(t *testing.T) {
-	a := open(t, Config{Name: "test", Budget: 256 * Granule, ChunkBytes: 64 * Granule, Prefault: true})
+	t.Run("small pages", func(t *testing.T) { concurrent(t, 1, 0) })
+	t.Run("huge pages", func(t *testing.T) { concurrent(t, 16, always) })
+}
+
+// concurrent uses an arena from four goroutines; sizes are multiples of scale.
+func concurrent(t *testing.T, scale int64, huge time.Duration) {
+	a := open(t, Config{Name: "test", Budget: scale * 256 * Granule, ChunkBytes: scale * 64 * Granule, Prefault: true,
+		HugeBelow: huge})
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
@@ -398,7 +406,7 @@ func TestConcurrent(t *testing.T) {
 			var all []held
 			for i := range 2000 {
 				if w == 0 && i%100 == 0 {
-					if err := a.SetBudget(int64(128+r.IntN(256)) * Granule); err != nil {
+					if err := a.SetBudget(scale * int64(128+r.IntN(256)) * Granule); err != nil {
 						t.Error(err)
 					}
 				}
@@ -411,7 +419,7 @@ func TestConcurrent(t *testing.T) {
 					a.Free(all[k].e)
 					all[k] = all[len(all)-1]
 					all = all[:len(all)-1]
-				} else if e, err := a.Alloc(1 + int64(r.IntN(int(6*Granule)))); err == nil {
+				} else if e, err := a.Alloc(1 + int64(r.IntN(int(scale*6*Granule)))); err == nil {
 					fill(e.Bytes(), byte(w))
 					all = append(all, held{e, byte(w)})
 				}

@@ -14,24 +14,41 @@ const madvPopulateWrite = 23
 
 // memory is one anonymous mapping.
 type memory struct {
-	data []byte
+	data  []byte
+	whole []byte // data, and what was mapped beside it to place it on a boundary
 }
 
 // mapMemory reserves n bytes of address space; pages come with commit. Nobody but this process reads them, so they need
 // no file: a page of a memfd costs the kernel 1.6 to 2.1 times as much to provide (docs/measurements/daemon.md). Huge
-// pages are off. The kernel would compact memory for one of them, and count 2 MiB where the budget counts a granule.
-func mapMemory(name string, n int64) (*memory, error) {
+// pages are off unless asked for, where a huge one would hold what the budget does not count. Address space is all that
+// a boundary costs: what lies beside it is never touched.
+func mapMemory(name string, n int64, huge bool) (*memory, error) {
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
-	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, flags)
+	room, advice := n, unix.MADV_NOHUGEPAGE
+	if huge {
+		room, advice = n+hugeBytes, unix.MADV_HUGEPAGE
+	}
+	whole, err := unix.Mmap(-1, 0, int(room), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of memory: %w", n, os.NewSyscallError("mmap", err))
 	}
-	if err := unix.Madvise(data, unix.MADV_NOHUGEPAGE); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it has none
-		_ = unix.Munmap(data)
-		return nil, fmt.Errorf("turn huge pages off: %w", os.NewSyscallError("madvise", err))
+	m := &memory{data: whole, whole: whole}
+	if huge {
+		skip := -int64(uintptr(unsafe.Pointer(&whole[0]))) & (hugeBytes - 1)
+		m.data = whole[skip : skip+n : skip+n]
 	}
-	nameMemory(data, name)
-	return &memory{data: data}, nil
+	if err := unix.Madvise(m.data, advice); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it has none
+		_ = unix.Munmap(whole)
+		return nil, fmt.Errorf("choose the size of pages: %w", os.NewSyscallError("madvise", err))
+	}
+	nameMemory(m.data, name)
+	return m, nil
+}
+
+// usualPages makes the kernel give the range small pages from now on. When it cannot, the range only may take more
+// memory than the budget counts, up to a huge page.
+func (m *memory) usualPages(off, n int64) {
+	_ = unix.Madvise(m.data[off:off+n], unix.MADV_NOHUGEPAGE)
 }
 
 // nameMemory gives a mapping its name in /proc/PID/maps, [anon:NAME] (Linux 5.17). A kernel that has no names has none.
@@ -74,7 +91,7 @@ func (m *memory) decommit(off, n int64) error {
 }
 
 func (m *memory) unmap() error {
-	err := unix.Munmap(m.data)
-	m.data = nil
+	err := unix.Munmap(m.whole)
+	m.data, m.whole = nil, nil
 	return os.NewSyscallError("munmap", err)
 }

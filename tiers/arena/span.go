@@ -9,15 +9,31 @@ import (
 	"larder/internal/invariant"
 )
 
-// bestFitLocked finds the smallest free span of at least n granules, the one with the lowest address among equals, so
+// fits is how many free spans an allocation looks at.
+const fits = 16
+
+// bestFitLocked finds a free span of at least n granules, among the smallest: the one that lacks fewest pages, because
+// a fresh page costs ten times a filled one; of those the smallest, and of equals the one with the lowest address, so
 // that later chunks run empty.
 func (a *Arena) bestFitLocked(n uint32) (best span, ok bool) {
 	first := &chunk{} // before every chunk: sequence numbers start at 1
+	lacks, seen := n+1, 0
 	a.mu.bySize.AscendGreaterOrEqual(span{first, 0, n}, func(s span) bool {
-		best, ok = s, true
-		return false
+		if l := s.c.lacks(s.off, n); l < lacks {
+			best, ok, lacks = s, true, l
+		}
+		seen++
+		return lacks > 0 && seen < fits
 	})
 	return best, ok
+}
+
+// lacks counts the granules of a run without pages.
+func (c *chunk) lacks(off, n uint32) uint32 {
+	if c.warm.Len() == int(c.size) {
+		return 0
+	}
+	return n - uint32(c.warm.LenIn(off, off+n))
 }
 
 func (a *Arena) takeLocked(s span) {
@@ -57,17 +73,19 @@ func (a *Arena) joinLocked(s span) {
 func (a *Arena) addChunkLocked(n uint32) error {
 	size := max(a.cfg.ChunkBytes, min(a.mu.budget/64, 4<<30), int64(n)*Granule)
 	size = Round(size)
-	mem, err := mapMemory("larder-"+a.cfg.Name, size)
+	if a.mu.huge.on {
+		size = (size + hugeBytes - 1) / hugeBytes * hugeBytes
+	}
+	mem, err := mapMemory("larder-"+a.cfg.Name, size, a.mu.huge.on)
 	if err != nil {
 		return err
 	}
 	a.mu.nextSeq++
-	c := &chunk{mem: mem, seq: a.mu.nextSeq, size: uint32(size / Granule)}
+	c := &chunk{mem: mem, seq: a.mu.nextSeq, size: uint32(size / Granule), huge: a.mu.huge.on}
 	c.warm = *bits.NewSet(int(c.size))
 	a.mu.chunks = append(a.mu.chunks, c)
 	a.mu.mapped += size
 	a.putLocked(span{c, 0, c.size})
-	a.rouse()
 	return nil
 }
 
@@ -92,11 +110,19 @@ func (a *Arena) warmLocked(s span) (cold []span) {
 	return cold
 }
 
-// commit gets the pages of a run that the caller owns, and counts the time that takes.
-func (a *Arena) commit(c *chunk, off, n uint32) error {
+// commit gets the pages of runs that an allocation owns, and counts the time that takes. pages: how many huge ones.
+func (a *Arena) commit(runs []span, pages int) (err error) {
+	if len(runs) == 0 {
+		return nil
+	}
 	begun := time.Now()
-	err := c.mem.commit(int64(off)*Granule, int64(n)*Granule)
+	for _, r := range runs {
+		if err = r.c.mem.commit(int64(r.off)*Granule, int64(r.n)*Granule); err != nil {
+			break
+		}
+	}
 	took := time.Since(begun)
+	a.judge(pages, took)
 	a.mu.Lock()
 	a.mu.waited += took
 	a.mu.Unlock()
@@ -130,6 +156,9 @@ func (a *Arena) coolLocked(n int64) (runs []span) {
 				for i > s.off && c.warm.Has(i-1) && n > int64(to-i)*Granule {
 					i--
 				}
+				if first, end := c.bounds(i); c.whole(i) && first >= s.off && end <= to {
+					i = first // a huge page goes as a whole
+				}
 				if i < to {
 					runs = append(runs, span{c, i, to - i})
 					n -= int64(to-i) * Granule
@@ -142,6 +171,7 @@ func (a *Arena) coolLocked(n int64) (runs []span) {
 		})
 	}
 	for _, r := range runs {
+		a.breakPartLocked(r)
 		a.claimLocked(r)
 		a.mu.cooling += int64(r.n) * Granule
 	}
@@ -218,6 +248,7 @@ func (a *Arena) overLocked() int64 { return a.mu.committed - a.mu.cooling - a.mu
 
 func (a *Arena) punchLocked(c *chunk, off, n uint32) int64 {
 	bytes := int64(n) * Granule
+	a.breakPartLocked(span{c, off, n})
 	if err := c.mem.decommit(int64(off)*Granule, bytes); err != nil {
 		// Linux fails here only for arguments that can never work.
 		invariant.Violated("arena %s: %v", a.cfg.Name, err)
@@ -250,76 +281,6 @@ func (a *Arena) trimLocked() (unused []*memory) {
 	return unused
 }
 
-// prefaultStep is how many granules are filled at once: at 4 KiB, 0.03 to 0.1 ms, outside the lock.
-const prefaultStep = 32
-
-// prefault fills new chunks with pages until stop; Close waits for it.
-func (a *Arena) prefault() {
-	for {
-		select {
-		case <-a.stop:
-			return
-		case <-a.wake:
-		}
-		for a.prefaultSome() {
-			select {
-			case <-a.stop:
-				return
-			default:
-			}
-		}
-	}
-}
-
-// prefaultSome fills one step and reports whether there may be more to do.
-func (a *Arena) prefaultSome() bool {
-	a.warming.Lock()
-	defer a.warming.Unlock()
-	a.mu.Lock()
-	s, ok := a.coldLocked()
-	if !ok {
-		a.mu.Unlock()
-		return false
-	}
-	bytes := int64(s.n) * Granule
-	a.claimLocked(s)
-	a.warmLocked(s)
-	a.mu.warming += bytes
-	a.mu.Unlock()
-	err := a.commit(s.c, s.off, s.n)
-	a.mu.Lock()
-	a.mu.warming -= bytes
-	s.c.out -= s.n
-	if err != nil {
-		a.punchLocked(s.c, s.off, s.n)
-	}
-	a.joinLocked(s)
-	unused := a.trimLocked()
-	a.mu.Unlock()
-	unmap(unused)
-	return err == nil // no memory: it is a favour only
-}
-
-// coldLocked finds a step of pages to fill.
-func (a *Arena) coldLocked() (s span, ok bool) {
-	for _, c := range a.mu.chunks {
-		for c.cold < c.size && c.warm.Has(c.cold) {
-			c.cold++
-		}
-		if c.cold == c.size {
-			continue
-		}
-		// What is out has pages, so a run without pages is free: it has no writer.
-		s = span{c: c, off: c.cold}
-		for s.off+s.n < c.size && s.n < prefaultStep && !c.warm.Has(s.off+s.n) {
-			s.n++
-		}
-		// Else the budget is in use; allocations commit what they need.
-		return s, a.mu.committed+int64(s.n)*Granule <= a.mu.budget
-	}
-	return s, false
-}
-
 // Check verifies every invariant in O(pages).
 func (a *Arena) Check() error {
 	a.mu.Lock()
@@ -344,6 +305,9 @@ func (a *Arena) Check() error {
 	for _, c := range a.mu.chunks {
 		if free[c]+c.out != c.size {
 			err = fmt.Errorf("arena: chunk %d: %d free and %d out of %d", c.seq, free[c], c.out, c.size)
+		}
+		if a.mu.warming == 0 && err == nil {
+			err = c.checkHuge()
 		}
 		used += int64(c.out) * Granule
 		committed += int64(c.warm.Len()) * Granule

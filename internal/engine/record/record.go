@@ -130,11 +130,15 @@ func ToSamples(data Samples, ids []ident.ObjectID) error {
 
 // ToObjects turns sample ids into object ids, in a new list.
 func ToObjects(data Samples, ids []ident.ObjectID) []ident.ObjectID {
-	out := make([]ident.ObjectID, len(ids))
+	return BecomeObjects(data, slices.Clone(ids))
+}
+
+// BecomeObjects turns sample ids into object ids, in place.
+func BecomeObjects(data Samples, ids []ident.ObjectID) []ident.ObjectID {
 	for i, s := range ids {
-		out[i] = data.Object(ident.SampleID(s))
+		ids[i] = data.Object(ident.SampleID(s))
 	}
-	return out
+	return ids
 }
 
 // Jobs is what a record of a job is completed with.

@@ -204,7 +204,7 @@ func (j *Job) epoch(
 	}
 	for i := range o.Batches {
 		b := &o.Batches[i]
-		objects := record.ToObjects(j.Data, b.Objects())
+		objects := record.BecomeObjects(j.Data, b.Objects())
 		if b.Rank == journal.Earlier {
 			p.Earlier = append(p.Earlier, objects...)
 		} else {

@@ -16,12 +16,12 @@ type pace struct {
 	fill  time.Duration // from learning of a slot to its next batch: the longest of late, which shrinks; 0 = not known
 
 	last  time.Time   // when it gave a slot back last
-	freed []time.Time // by slot: when the daemon learned of it; zero = it was filled since
+	freed []time.Time // by slot: when the daemon learned of it, or should have for its place in a group; zero = filled
 }
 
 const (
-	fades = 8   // an extreme of late loses one part of so many with each batch
-	wary  = 256 // batches without groups, once a client waited
+	fades = 8  // an extreme of late loses one part of so many with each batch
+	wary  = 64 // batches without groups, once a client waited because of them
 )
 
 func newPace(slots int) pace { return pace{slots: slots, freed: make([]time.Time, slots)} }
@@ -30,7 +30,7 @@ func newPace(slots int) pace { return pace{slots: slots, freed: make([]time.Time
 func (p *pace) told(now time.Time, all []Given) {
 	for i := range all {
 		g := &all[i]
-		p.freed[g.Slot] = now
+		p.freed[g.Slot] = now.Add(time.Duration(i) * p.step) // it is needed so much later than the first one
 		at := now.Add(-g.Ago)
 		if !p.last.IsZero() {
 			p.stepped(at.Sub(p.last) - g.Waited)
@@ -54,13 +54,16 @@ func (p *pace) sent(now time.Time, slot, step int, waits bool) {
 	if p.eager > 0 {
 		p.eager--
 	}
-	if waits && step > 0 && p.margin() < p.slots-1 {
-		p.eager = wary
-	}
-	if at := p.freed[slot]; !at.IsZero() && step >= p.slots {
-		p.fill = max(now.Sub(at), p.fill-p.fill/fades, time.Microsecond)
-	}
+	at := p.freed[slot]
 	p.freed[slot] = time.Time{}
+	if at.IsZero() || step < p.slots {
+		return
+	}
+	fill := max(now.Sub(at), time.Microsecond)
+	if all := p.slots - 1; waits && p.margin() < all && fill < time.Duration(all)*p.step {
+		p.eager = wary // without groups it would have been there
+	}
+	p.fill = max(fill, p.fill-p.fill/fades)
 }
 
 // margin is with how many unread batches the client tells. Twice the time of filling a slot must pass before it has

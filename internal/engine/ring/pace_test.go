@@ -57,26 +57,36 @@ func TestGroupsFollowTheClientsPace(t *testing.T) {
 	}
 }
 
-// TestNoGroupsAfterAWait: a client that had to wait tells of each slot for a while; the first batch of an epoch and a
-// wait without groups say nothing.
+// TestNoGroupsAfterAWait: a client that waited because of a group tells of each slot for a while. The first batches
+// of an epoch, a wait without groups, and one that no haste would have prevented say nothing.
 func TestNoGroupsAfterAWait(t *testing.T) {
+	const step = 50 * time.Millisecond
 	p := newPace(4)
-	_, now := run(&p, time.Now(), 100, 50*time.Millisecond, time.Millisecond)
-	p.sent(now, 0, 0, true)
-	if p.margin() != 1 {
+	_, now := run(&p, time.Now(), 100, step, time.Millisecond)
+	sent := func(number int, after time.Duration) int {
+		p.told(now, []Given{{Slot: 1}})
+		p.sent(now.Add(after), 1, number, true)
+		now = now.Add(step)
+		return p.eager
+	}
+	if sent(2, step) != 0 {
 		t.Error("it waited for the beginning of an epoch")
 	}
-	p.sent(now, 0, 7, true)
-	if p.margin() != 3 {
-		t.Error("it waited for a batch")
+	if sent(50, 9*step) != 0 {
+		t.Error("it would have waited in any case")
+	}
+	if _, now = run(&p, now, 100, step, time.Millisecond); p.margin() != 1 {
+		t.Fatalf("%d", p.margin())
+	}
+	if sent(51, 2*step) != wary || p.margin() != 3 {
+		t.Error("it waited because of a group")
 	}
 	for i := range wary - 1 {
-		p.sent(now, 0, 8+i, i%2 == 0)
-		if p.margin() != 3 {
+		if p.sent(now, 0, 52+i, true); p.margin() != 3 {
 			t.Fatalf("groups again after %d batches", i)
 		}
 	}
-	if p.sent(now, 0, 9, false); p.margin() != 1 {
+	if _, now = run(&p, now, 100, step, time.Millisecond); p.margin() != 1 {
 		t.Error("no groups any more")
 	}
 }

@@ -29,6 +29,7 @@ type releases struct {
 	made  int64    // nanoseconds of CLOCK_MONOTONIC
 	held  []uint64 // by slot: the generation of the batch that was handed over; 0 = it was given back
 	sent  uint64   // batches handed over
+	read  uint64   // words that gave a slot back
 	pace  pace
 	known []Given // reused
 }
@@ -93,6 +94,10 @@ func (s *releases) collect(k Key, dst []Given) []Given {
 	}
 	slices.SortStableFunc(s.known, func(a, b Given) int { return cmp.Compare(b.Ago, a.Ago) }) // the oldest first
 	s.pace.told(time.Now(), s.known)
+	if n := len(s.known); n > 0 {
+		s.read += uint64(n)
+		wire.SetRead(s.board, s.read)
+	}
 	return append(dst, s.known...)
 }
 

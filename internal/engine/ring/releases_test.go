@@ -53,7 +53,7 @@ func TestReleaseWordsMatchTheirTwin(t *testing.T) {
 		r := wordRing(t, slots)
 		defer r.seg.Release()
 		client, w := r.words(), twin{make([]uint64, slots), make([]uint64, slots)}
-		next := make([]uint64, slots)
+		next, read := make([]uint64, slots), 0
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			i := rapid.IntRange(0, slots-1).Draw(t, "slot")
 			switch rapid.SampledFrom([]string{"lease", "release", "lie", "collect"}).Draw(t, "step") {
@@ -79,8 +79,12 @@ func TestReleaseWordsMatchTheirTwin(t *testing.T) {
 					got[k].Waited, got[k].Ago = 0, 0
 				}
 				slices.SortFunc(got, func(a, b Given) int { return a.Slot - b.Slot })
-				if want := w.collect(); !slices.Equal(got, want) {
+				want := w.collect()
+				if read += len(want); !slices.Equal(got, want) {
 					t.Fatalf("%v, want %v", got, want)
+				}
+				if n := binary.LittleEndian.Uint64(r.seg.Bytes()[r.Board+16:]); n != uint64(read) {
+					t.Fatalf("the board says that %d were read, %d were", n, read)
 				}
 			}
 			if at := wire.TellAt(r.seg.Bytes()[r.Board:]); at > r.given.sent || at+uint64(slots) < r.given.sent+1 {

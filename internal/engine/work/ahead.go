@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// Readers is the reads at once from storage that is slow.
+	// Readers is the reads at once from storage that is slow, where nothing else is configured.
 	Readers = 16
 	// DefaultReadAhead is what a fast disk delivers in a tenth of a second, in bytes.
 	DefaultReadAhead = 64 << 20

@@ -48,3 +48,18 @@ func (m *Meters) Machine() jobs.Machine {
 	}
 	return out
 }
+
+// busy is the part of the cores that workers use from which on a gap between two pieces of work is no idle core.
+const busy = 0.9
+
+// Idle reports whether a core has nothing to compute, now and for the last second or so, as far as workers are
+// concerned.
+func (m *Meters) Idle() bool {
+	if int(m.computing.Load()) >= m.cores {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pass(time.Now())
+	return m.mu.lately.cores < busy
+}

@@ -124,3 +124,28 @@ func TestMemoryIsMeasured(t *testing.T) {
 		t.Errorf("%g bytes a second", r)
 	}
 }
+
+// TestIdleIsACoreWithoutWork: also with more workers than cores. A gap in a busy second is not idle.
+func TestIdleIsACoreWithoutWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, key := NewMeters(4, 2), RecipeKey{1, 2, 3}
+		var under []piece
+		for n := range 4 {
+			if idle := m.Idle(); idle != (n < 2) {
+				t.Errorf("%d workers of 2 cores compute: idle %v", n, idle)
+			}
+			under = append(under, m.work(key, Decode))
+		}
+		time.Sleep(10 * time.Second)
+		for i := range under {
+			under[i].end(0, true)
+		}
+		if m.Idle() {
+			t.Error("idle in a gap between two pieces of work")
+		}
+		time.Sleep(time.Second)
+		if !m.Idle() {
+			t.Error("busy when nothing computes for a second")
+		}
+	})
+}

@@ -19,6 +19,7 @@ import (
 // Config is what a Pool needs.
 type Config struct {
 	Workers   int         // at least 1
+	Readers   int         // reads at once from storage that is slow; 0 = the constant of that name
 	Own       int64       // bytes of the daemon's own memory, for samples in work; 0 = 1 GiB
 	ReadAhead int64       // bytes that may be read ahead of the workers
 	Limits    prep.Limits // of one image
@@ -95,6 +96,9 @@ func New(cfg Config) *Pool {
 	if cfg.Own <= 0 {
 		cfg.Own = 1 << 30
 	}
+	if cfg.Readers <= 0 {
+		cfg.Readers = Readers
+	}
 	p := &Pool{cfg: cfg, heavy: newGate(cfg.Own), room: cfg.Own / 4}
 	p.workable, p.unread = sync.NewCond(&p.mu.Mutex), sync.NewCond(&p.mu.Mutex)
 	p.mu.ahead.budget = cfg.ReadAhead
@@ -107,7 +111,7 @@ func (p *Pool) Start(ctx context.Context) {
 	for i := range p.cfg.Workers {
 		p.wg.Go(func() { p.work(ctx, p.cfg.File.Line(i)) })
 	}
-	for range Readers {
+	for range p.cfg.Readers {
 		p.wg.Go(func() { p.readAhead(ctx) })
 	}
 }

@@ -148,6 +148,21 @@ var parityRecipes = []struct {
 	{"hue", []prep.OpSpec{spec("ColorJitter", "hue", 0.5)}},
 	{"ColorJitter of all", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", 0.4, "saturation", 0.4, "hue",
 		0.1), spec("HFlip")}},
+	{"Grayscale(3)", []prep.OpSpec{spec("Grayscale", "num_output_channels", 3.0)}},
+	{"Grayscale(1) + jitter", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale", "num_output_channels",
+		1.0),
+		spec("ColorJitter", "brightness", 0.4, "contrast", 0.4), spec("Normalize", "mean", 0.5, "std", 0.25)}},
+	{"eval: Resize 256, CenterCrop 224, Normalize", []prep.OpSpec{spec("Resize", "size", 256.0),
+		spec("CenterCrop", "size", 224.0), imagenet}},
+	{"train: RRC 224, HFlip, Normalize", []prep.OpSpec{spec("RandomResizedCrop", "size", 224.0), spec("HFlip"),
+		spec("ToTensor"), imagenet}},
+}
+
+// scriptRecipes have the other ops of torchvision's training scripts.
+var scriptRecipes = []struct {
+	group string
+	ops   []prep.OpSpec
+}{
 	{"GaussianBlur(5)", []prep.OpSpec{spec("Resize", "size", 60.0), spec("GaussianBlur", "kernel_size", 5.0)}},
 	{"GaussianBlur([23, 9])", []prep.OpSpec{spec("Resize", "size", []any{60.0, 70.0}), spec("GaussianBlur", "kernel_size",
 		[]any{23.0, 9.0}, "sigma", []any{0.1, 4.0})}},
@@ -191,14 +206,6 @@ var parityRecipes = []struct {
 	{"RandomErasing of one channel", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale",
 		"num_output_channels", 1.0), spec("RandAugment", "fill", 7.0), spec("ToTensor"), spec("RandomErasing", "value",
 		0.5, "p", 1.0), spec("Normalize", "mean", 0.5, "std", 0.25)}},
-	{"Grayscale(3)", []prep.OpSpec{spec("Grayscale", "num_output_channels", 3.0)}},
-	{"Grayscale(1) + jitter", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("Grayscale", "num_output_channels",
-		1.0),
-		spec("ColorJitter", "brightness", 0.4, "contrast", 0.4), spec("Normalize", "mean", 0.5, "std", 0.25)}},
-	{"eval: Resize 256, CenterCrop 224, Normalize", []prep.OpSpec{spec("Resize", "size", 256.0),
-		spec("CenterCrop", "size", 224.0), imagenet}},
-	{"train: RRC 224, HFlip, Normalize", []prep.OpSpec{spec("RandomResizedCrop", "size", 224.0), spec("HFlip"),
-		spec("ToTensor"), imagenet}},
 }
 
 // drawnRecipes end in the ops whose parameters are compared with those torchvision draws.
@@ -303,6 +310,9 @@ func TestParity(t *testing.T) {
 	}
 	for i, c := range parityRecipes {
 		compare(c.group, c.ops, plain, uint64(i), false)
+	}
+	for i, c := range scriptRecipes {
+		compare(c.group, c.ops, plain[:min(len(plain), 9)], uint64(100+i), false)
 	}
 	// The report names what both refuse and what only one refuses.
 	r := parse(t, train)

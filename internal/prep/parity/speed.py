@@ -25,9 +25,9 @@ ROUNDS, IMAGES = 5, 100
 TEXT = """# The cost of ops, measured
 
 `internal/prep/parity/speed.py` writes this page. It takes crops of 224 x 224 of {images} ImageNet photographs, already
-decoded, and runs one op on each: larder's worker (`BenchmarkOps` of `internal/prep`), and torchvision {tv} with Pillow
-{pillow} and torch {torch}, in one thread. Processor time of each image in microseconds, median of {rounds} interleaved
-rounds, on {cpu}.
+decoded, and runs one op on each: larder's worker (`BenchmarkOps` of `internal/prep`), and torchvision {tv}
+with Pillow {pillow} and torch {torch}, in one thread. Processor time of each image in microseconds, median of {rounds}
+interleaved rounds, on {cpu}.
 
 | op | torchvision, µs | larder, µs | ratio |
 |---|---|---|---|

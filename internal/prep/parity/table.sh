@@ -9,13 +9,14 @@ cat <<'TEXT'
 `internal/prep/parity/table.sh` writes this page. It runs `larder verify parity` on 700 ImageNet photographs.
 [parity.md](../parity.md) says what is compared and what differs.
 
-**Ops.** Each op gets what larder had before it, so a difference shows at the op that makes it. "whole recipe" starts from
-the file. MAX and MEAN are in the op's own values: grey levels, or the values of Normalize.
+**Ops.** Each op gets what larder had before it, so a difference shows at the op that makes it. "whole recipe" starts
+from the file. MAX and MEAN are in the op's own values: grey levels, or the values of Normalize.
 
 **Parameters.** 12,000 draws of each random parameter are compared with as many of torchvision's by the
-Kolmogorov-Smirnov distance: area and ratio of a box, its position as a share of the free room, flips and other ops with a
-probability (apply), angles and factors, order of ColorJitter; of RandAugment and its kin how many ops, which, and their
-magnitudes. Equal distributions exceed the limit once in 100,000 times.
+Kolmogorov-Smirnov distance: area and ratio of a box, its position as a share of the free room, flips and other ops with
+a probability (apply), angles and factors, order of ColorJitter; of RandAugment and its kin how many ops, which, and
+their magnitudes. Equal distributions exceed the limit once in 100,000 times. Random values of RandomErasing are taken
+from larder, and compared by their distribution elsewhere (`internal/prep` TestErasedNoise).
 TEXT
 verify() {
 	printf '\n## %s\n\n```yaml\n%s\n```\n\n```\n' "$1" "$2"

@@ -14,7 +14,8 @@ const (
 	releaseGen    = 16 // u64, by the client, written last: the generation that it gives back
 	releaseSize   = 32
 
-	boardTellAt = 8 // u64 of the board, by the daemon: see TellAt
+	boardTellAt = 8  // u64 of the board, by the daemon: see TellAt
+	boardRead   = 16 // u64 of the board, by the daemon: see SetRead
 )
 
 // ReleaseBytes is the size of the release words of a ring.
@@ -59,6 +60,12 @@ func (r Releases) Read(slot int) (waited uint32, at int64) {
 // attachment, posts and BATCH frames alike. It is the daemon's, a hint. mem is the board.
 func TellAt(mem []byte) uint64 {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[boardTellAt])))
+}
+
+// SetRead writes how many words the daemon has read, of those that gave a slot back: what it has read it need not be told
+// of. mem is the board.
+func SetRead(mem []byte, n uint64) {
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&mem[boardRead])), n)
 }
 
 // SetTellAt writes it.

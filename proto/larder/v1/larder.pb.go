@@ -2594,7 +2594,9 @@ type Split struct {
 	// predicted samples a second of all jobs together; 0 = not known.
 	Predicted float64 `protobuf:"fixed64,4,opt,name=predicted,proto3" json:"predicted,omitempty"`
 	// datasets with a floor or a cap.
-	Datasets      []*DatasetShare `protobuf:"bytes,5,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	Datasets []*DatasetShare `protobuf:"bytes,5,rep,name=datasets,proto3" json:"datasets,omitempty"`
+	// pages in which the tiers' memory comes, and why, in a sentence for people.
+	Pages         string `protobuf:"bytes,6,opt,name=pages,proto3" json:"pages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2662,6 +2664,13 @@ func (x *Split) GetDatasets() []*DatasetShare {
 		return x.Datasets
 	}
 	return nil
+}
+
+func (x *Split) GetPages() string {
+	if x != nil {
+		return x.Pages
+	}
+	return ""
 }
 
 // DatasetShare is what one dataset has of all tiers together.
@@ -7730,13 +7739,14 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
 	"\x06admits\x18\x03 \x01(\tR\x06admits\x12\x16\n" +
 	"\x06remote\x18\x04 \x01(\bR\x06remote\x12\x18\n" +
-	"\aguarded\x18\x05 \x01(\bR\aguarded\"\x9c\x01\n" +
+	"\aguarded\x18\x05 \x01(\bR\aguarded\"\xb2\x01\n" +
 	"\x05Split\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12\x18\n" +
 	"\abinding\x18\x03 \x01(\tR\abinding\x12\x1c\n" +
 	"\tpredicted\x18\x04 \x01(\x01R\tpredicted\x123\n" +
-	"\bdatasets\x18\x05 \x03(\v2\x17.larder.v1.DatasetShareR\bdatasets\"\x87\x01\n" +
+	"\bdatasets\x18\x05 \x03(\v2\x17.larder.v1.DatasetShareR\bdatasets\x12\x14\n" +
+	"\x05pages\x18\x06 \x01(\tR\x05pages\"\x87\x01\n" +
 	"\fDatasetShare\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\tR\adataset\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x15\n" +
