@@ -79,20 +79,6 @@ type flight struct {
 	attempts int
 }
 
-// clockOf is the clock of the turns of a stream: what workers of clients do is queued apart from the executor's work.
-func (fl *flights) clockOf(s *stream) *uint64 {
-	if s.making.Workers {
-		return &fl.foreignTurn
-	}
-	return &fl.turn
-}
-
-// served moves the clock of the turns.
-func (fl *flights) served(s *stream, turn uint64) {
-	c := fl.clockOf(s)
-	*c = max(*c, turn)
-}
-
 // moveForward moves a flight forward in the queue when a later waiter's turn is earlier.
 func (fl *flights) moveForward(f *flight, turn uint64) {
 	for ; f != nil; f = f.parent {
@@ -227,13 +213,6 @@ func (fl *flights) queueOf(f *flight) *turns {
 		return &fl.onCopies
 	}
 	return &fl.queue
-}
-
-// count adds to a number of flights what does not count for foreign ones.
-func (f *flight) count(to *int, n int) {
-	if !f.foreign {
-		*to += n
-	}
 }
 
 // nextFlightInTurn takes the flight whose turn it is. While there are as many working copies as may be, those that read
