@@ -137,6 +137,9 @@ class RunLog:
             "dataset": str(spec.get("dataset") or ""),
             **_source(run.session, shared.name, str(spec.get("dataset") or ""), run.epoch),
         }
+        indices = (shared.spec or {}).get("indices")
+        if indices:  # the daemon does not repeat them
+            start["subset"] = f"(indices {zlib.crc32(indices.encode()):08x})"
         log.write(r="epoch", run=self.number, start=start)
 
     def write(self, kind: str, **record: Any) -> None:
@@ -232,8 +235,6 @@ def _source(s: Session, job: str, dataset: str, epoch: int) -> dict[str, str]:
         return {"subset": f"(of epoch {epoch})"}
     spec = about.get("spec") or {}
     subset = str(spec.get("subset") or "")
-    if spec.get("indices"):
-        subset = f"(indices {zlib.crc32(str(spec.get('indices')).encode()):08x})"
     if int(about.get("subsetSince") or 0) > epoch:
         subset = f"(of epoch {epoch})"  # another rank has changed it since
     return {

@@ -55,9 +55,9 @@ class Member:
                 elif kind == "error":
                     self.error = value
                 elif kind == "failed":
-                    self.error = Error(
+                    self.error = UnavailableError(
                         f"worker {self.number} (pid {self.process.pid}) failed: {value.words}\n{value.traceback}",
-                        reason="WORKER", subject="num_workers",
+                        subject="num_workers",
                     )  # fmt: skip
                 self.serving = self.serving or kind == "serving"
         except (EOFError, OSError):
@@ -167,7 +167,7 @@ class Crew:
                 raise UnavailableError(
                     f"worker {m.number} (pid {m.process.pid}) ended: {m.end()}; "
                     f"{self.deaths} of this loader's workers ended since its last batch",
-                    reason="WORKER", subject="num_workers",
+                    subject="num_workers",
                     hint="num_workers=0 runs the dataset in this process, where a debugger sees it",
                 )  # fmt: skip
             if not self.warned:

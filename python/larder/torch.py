@@ -122,9 +122,7 @@ class DataLoader:
         if batch_size is not None and batch_sampler is None:
             self.batch_sampler = data.BatchSampler(self.sampler, batch_size, drop_last)
         if batch_size is None:
-            if drop_last:
-                raise InvalidError("batch_size=None has no batches, so drop_last cannot be True", subject="drop_last")
-            collate_fn = _Single(collate_fn)
+            collate_fn = _single(collate_fn, drop_last)
         given: dict[str, Any] = {
             "seed": order.seed if "seed" not in larder else larder["seed"],
             "rank": order.rank,
@@ -218,6 +216,12 @@ class _Finished:
             of_torch: Any = importlib.import_module("torch.utils.data._utils.pin_memory")
             batch = of_torch.pin_memory(batch, *([self.device] if self.device else []))
         return batch
+
+
+def _single(collate_fn: Callable[[Any], Any] | None, drop_last: bool) -> _Single:
+    if drop_last:
+        raise InvalidError("batch_size=None has no batches, so drop_last cannot be True", subject="drop_last")
+    return _Single(collate_fn)
 
 
 class _Single:
