@@ -62,8 +62,8 @@ func TellAt(mem []byte) uint64 {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[boardTellAt])))
 }
 
-// SetRead writes how many words the daemon has read, of those that gave a slot back: what it has read it need not be told
-// of. mem is the board.
+// SetRead writes how many words the daemon has read, of those that gave a slot back: what it has read it need not be
+// told of. mem is the board.
 func SetRead(mem []byte, n uint64) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&mem[boardRead])), n)
 }
