@@ -47,8 +47,8 @@ func New(seed uint64) *Sampler {
 		owners: []owners{{jobs: allJobs}}, latest: noObject}
 	s.pool.entries.extend(1)
 	s.draws = draws{rng: s.rng, objects: &s.objects, jobs: &s.jobs, cells: &s.cells, pool: &s.pool}
-	s.scans = scans{rng: xrand.New(0x6473615f7363616e, seed), jobs: &s.jobs, cells: &s.cells, draws: &s.draws, tapes: &s.tapes,
-		room: &s.layouts.room, manyCells: manyCells, fewAvailable: fewAvailable}
+	s.scans = scans{rng: xrand.New(0x6473615f7363616e, seed), jobs: &s.jobs, cells: &s.cells, draws: &s.draws,
+		tapes: &s.tapes, room: &s.layouts.room, manyCells: manyCells, fewAvailable: fewAvailable}
 	s.tapes = tapes{rng: s.rng, scans: &s.scans, jobs: &s.jobs, cells: &s.cells, invalidate: s.layouts.invalidate}
 	s.follows = follows{rng: s.rng, objects: &s.objects, jobs: &s.jobs, draws: &s.draws, layout: &s.layouts.current}
 	s.strict = strictDraws{rng: s.rng, jobs: &s.jobs, draws: &s.draws}
