@@ -68,8 +68,8 @@ class Board:
     """
 
     __slots__ = (
-        "at", "base", "closed", "died", "fence", "first", "frame", "frames", "given", "head", "held", "mask", "most", "others", "page",
-        "queue", "reader", "ready", "ring", "rows", "tell_at", "told", "torch", "u64", "unpack", "views", "words",
+        "at", "base", "closed", "died", "fence", "first", "frame", "frames", "given", "head", "held", "mask", "most",
+        "others", "page", "queue", "reader", "ready", "ring", "rows", "tell_at", "told", "torch", "u64", "unpack", "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:
