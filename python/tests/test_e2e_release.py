@@ -49,6 +49,7 @@ def waited(lives, job):
 @pytest.mark.parametrize("prefetch", [1, 2, 6])
 def test_a_client_that_tells_only_before_it_sleeps(lives, folder, prefetch, monkeypatch):
     monkeypatch.setattr(_board.Board, "due", lambda _: False)
+    monkeypatch.setattr(_board.Board, "unread", lambda _: False)
     loader = load(lives, folder, prefetch=prefetch, shuffle=True, seed=3)
     for _ in range(4):
         assert ids(loader) == list(range(120))
@@ -58,13 +59,15 @@ def test_a_client_that_tells_only_before_it_sleeps(lives, folder, prefetch, monk
 @pytest.mark.parametrize("politely", [False, True])
 def test_a_daemon_that_ends_before_it_has_read_the_words(lives, folder, politely, monkeypatch):
     monkeypatch.setattr(_board.Board, "due", lambda _: False)
+    monkeypatch.setattr(_board.Board, "unread", lambda _: False)
     loader = load(lives, folder, shuffle=True, seed=5, job=f"j{politely}")
     for deaths in range(4):
-        got = []
-        for n, (*_, index) in enumerate(loader):
-            got += [int(i) for i in index]
-            if n == 5 + 6 * deaths:
-                _ = index = None
+        got, n = [], 0
+        for batch in loader:
+            got += batch[2].tolist()
+            batch = None  # its end writes the word
+            n += 1
+            if n == 6 + 6 * deaths:
                 session = loader._shared.resources.session
                 session.flush()
                 assert session.board.untold()
