@@ -103,7 +103,7 @@ check-proto: ## buf lint; compatible with the last commit on main (BASE: another
 PYTHON_TOOLS = $(TOOLS)/python/bin
 .PHONY: check-python
 check-python: ## ruff, mypy --strict, pyright
-	$(PYTHON_TOOLS)/ruff check .
+	$(PYTHON_TOOLS)/ruff check . python
 	cd python && $(PYTHON_TOOLS)/mypy --strict --python-executable $(abspath $(VENV))/bin/python
 	cd python && $(PYTHON_TOOLS)/pyright --pythonpath $(abspath $(VENV))/bin/python larder
 

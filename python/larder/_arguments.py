@@ -159,7 +159,8 @@ class Arguments:
             )
         output: Output = _checks.choice("output", self.output, _OUTPUTS)
         if python and self.fields is not None:
-            raise InvalidError("fields= is for image folders", subject="fields", hint="a dataset in Python gives its own")
+            hint = "a dataset in Python gives its own"
+            raise InvalidError("fields= is for image folders", subject="fields", hint=hint)
         fields = () if python else _checks.check_fields(self.fields, bool(self.return_index))
         endpoint = None if self.endpoint is None else os.fspath(self.endpoint)
         timeout = _checks.seconds(self.timeout)

@@ -69,8 +69,9 @@ class Board:
     """
 
     __slots__ = (
-        "at", "base", "closed", "died", "fence", "finish", "first", "frame", "frames", "given", "head", "held", "mask", "most",
-        "others", "page", "queue", "reader", "ready", "ring", "rows", "tell_at", "told", "u64", "unpack", "views", "words",
+        "at", "base", "closed", "died", "fence", "finish", "first", "frame", "frames", "given", "head", "held", "mask",
+        "most", "others", "page", "queue", "reader", "ready", "ring", "rows", "tell_at", "told", "u64", "unpack",
+        "views", "words",
     )  # fmt: skip
 
     def __init__(self, ring: Ring, at: int, posts: int, rows: int, held: dict[int, Frame | Lease]) -> None:

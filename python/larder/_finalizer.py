@@ -12,8 +12,8 @@ import time
 import weakref
 
 from . import _detach, _messages
-from ._messages import JobRequest, KillJobRequest
 from ._makers import Makers
+from ._messages import JobRequest, KillJobRequest
 from ._seat import Seat
 from ._session import Session
 from .errors import Error

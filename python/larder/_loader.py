@@ -41,6 +41,10 @@ class Loader(Facts, Resumable, Generic[BatchT]):
     A Loader may be sent to a spawned process, or inherited by a forked one, and be iterated there (two processes at
     once on one rank: RankHeldError). One thread at a time may use it; batches may be dropped in any thread.
 
+    ``dataset`` may also be any object with ``__len__`` and ``__getitem__(index)``; then ``transform`` is a list of
+    functions, best marked with :func:`larder.transform`, and the arguments from ``name`` on are for it
+    (docs/guides/python-datasets.md).
+
     Args:
         dataset: ``imagefolder:DIR``, the name of a dataset the daemon knows, or ``job:NAME`` for a job registered with
             ``larder jobs register``; then the arguments that describe the job must not be given again.
@@ -79,9 +83,6 @@ class Loader(Facts, Resumable, Generic[BatchT]):
             raises StateLostError. "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
         replace: True ends another Loader of this process that is iterated under the same job name and rank. One that is
             not iterated gives way by itself, so a notebook's cell may be run again.
-
-    Args of datasets in Python (docs/guides/python-datasets.md): ``dataset`` is then any object with ``__len__`` and
-    ``__getitem__(index)``, and ``transform`` a list of functions, best marked with :func:`larder.transform`.
         name, version: make the dataset known to other processes, which share its samples; without a name only loaders
             of this process do. One name and version has one content: what differs is refused with its name.
         cache: "items": item i is always the same, and the daemon may keep it; random steps belong into ``transform``.
@@ -101,8 +102,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
     Yields:
         A tuple with one entry per field. Entries are arrays or tensors of ``batch_size`` rows, fewer in a short last
         batch: "image" is uint8 of shape (rows, C, H, W), float32 after ``Normalize`` or ``ToTensor``, or a list of
-        uint8 arrays (H, W, C) when images keep sizes of their own; "label" and "index" are int64 of shape (rows,); after
-        ``MixUp`` or ``CutMix`` "label" is float32 of shape (rows, num_classes).
+        uint8 arrays (H, W, C) when images keep sizes of their own; "label" and "index" are int64 of shape
+        (rows,); after ``MixUp`` or ``CutMix`` "label" is float32 of shape (rows, num_classes).
         A dataset in Python gives batches that nest as its items do: tuples, dicts, named tuples; text in lists. Arrays
         are views of shared memory. They stay valid, and nothing else writes to them, for as long as any of them
         (or a slice, or a tensor made of it) is referenced, also after ``close()``.
@@ -140,10 +141,14 @@ class Loader(Facts, Resumable, Generic[BatchT]):
     ) -> None: ...
 
     @overload
-    def __init__(self: Loader[tuple[Any, ...]], dataset: str, *, output: Output, **keywords: Unpack[Keywords]) -> None: ...
+    def __init__(
+        self: Loader[tuple[Any, ...]], dataset: str, *, output: Output, **keywords: Unpack[Keywords]
+    ) -> None: ...
 
     @overload
-    def __init__(self: Loader[Any], dataset: Any, *, output: Output = "numpy", **keywords: Unpack[Keywords]) -> None: ...
+    def __init__(
+        self: Loader[Any], dataset: Any, *, output: Output = "numpy", **keywords: Unpack[Keywords]
+    ) -> None: ...
 
     def __init__(
         self,
@@ -189,7 +194,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         **unknown: Any,
     ) -> None:
         if unknown:
-            known = [p for p in inspect.signature(Loader.__init__).parameters if p not in ("self", "dataset", "unknown")]
+            ours = ("self", "dataset", "unknown")
+            known = [p for p in inspect.signature(Loader.__init__).parameters if p not in ours]
             raise _checks.unknown_keyword(next(iter(unknown)), known)
         given = Arguments(**{name: value for name, value in locals().items() if name in _arguments.NAMES})
         self._shared = _make.shared(given)

@@ -77,7 +77,14 @@ def _translated(given: Arguments, native: Native) -> Arguments:
     return dataclasses.replace(given, dataset=native.uri, transform=native.transform, **defaults)
 
 
-_OF_WORKERS = ("num_workers", "sample_timeout", "worker_memory", "multiprocessing_context", "persistent_workers", "version")
+_OF_WORKERS = (
+    "num_workers",
+    "sample_timeout",
+    "worker_memory",
+    "multiprocessing_context",
+    "persistent_workers",
+    "version",
+)
 
 
 def _differs(made: Shared, native: Native) -> str:

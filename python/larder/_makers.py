@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+
 from . import _crew, _items, _seeds, _worker
 from ._items import Clock
 from ._plan import Plan

@@ -116,7 +116,9 @@ def _image_op(t: Any, name: str) -> ops.Op:
     if name == "Grayscale" and t.num_output_channels in (1, 3):
         return ops.Grayscale(t.num_output_channels)
     if name == "ColorJitter":
-        ranges = {n: _numbers(t, n) for n in ("brightness", "contrast", "saturation", "hue") if getattr(t, n) is not None}
+        ranges = {
+            n: _numbers(t, n) for n in ("brightness", "contrast", "saturation", "hue") if getattr(t, n) is not None
+        }
         return ops.ColorJitter(**ranges)
     raise NotNative(f"{name} has no counterpart in the daemon")
 

@@ -64,7 +64,7 @@ class Structure:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The fields' names, one for each leaf, all different: keys and positions, such as ``target.boxes`` and ``0``."""
+        """The fields' names, one for each leaf, all different: keys and positions, such as ``target.boxes``."""
         found: list[str] = []
         _name(self, "", found)
         return tuple(found)

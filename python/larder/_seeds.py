@@ -3,7 +3,8 @@
 A worker sets it before every step, so what a step draws depends neither on the worker that runs it nor on what that
 worker did before. The key is SHA-256 of ``b"larder.seed.1"`` and of seed (u64), sample (u64), instance (u32) and step
 (u32), little-endian. Step 0 makes the item, step i is the i-th transform. Of the 32 bytes of a key, ``random`` takes
-bytes 0 to 8 as an integer, NumPy's global state takes 8 to 12 as one, torch takes 24 to 32 without the highest bit, and ``rng`` takes all eight words as the entropy of ``numpy.random.default_rng``.
+bytes 0 to 8 as an integer, NumPy's global state takes 8 to 12 as one, torch takes 24 to 32 without the highest bit, and
+``rng`` takes all eight words as the entropy of ``numpy.random.default_rng``.
 """
 
 from __future__ import annotations

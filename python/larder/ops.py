@@ -12,10 +12,10 @@ Differences to torchvision: ``Normalize("imagenet")`` fills in the usual numbers
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from . import _foreign
 from ._messages import OpMessage
 from .errors import InvalidError
 
@@ -57,37 +57,6 @@ Range = float | Sequence[float]
 Fill = int | Sequence[int] | None
 
 
-def _plain(value: Any, where: str) -> Any:
-    """Turns an argument into what JSON can carry; raises InvalidError for the rest."""
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        number = float(value)
-        if number != number or number in (float("inf"), float("-inf")):
-            raise InvalidError(f"{where}: {number} is not a finite number", reason="RECIPE_INVALID", subject=where)
-        return number
-    if isinstance(value, type) and value.__module__ == "numpy":  # np.float32
-        return value.__name__
-    enum_value = getattr(value, "value", None)  # torchvision's InterpolationMode
-    if isinstance(enum_value, str):
-        return enum_value
-    if hasattr(value, "tolist") and not isinstance(value, type):  # NumPy arrays, torch tensors
-        return _plain(value.tolist(), where)
-    if isinstance(value, (list, tuple)):
-        return [_plain(v, where) for v in value]
-    name = str(value)
-    if name.startswith(("torch.", "numpy.")):  # torch.float32
-        return name.split(".", 1)[1]
-    raise InvalidError(
-        f"{where}: {value!r} ({type(value).__name__}) cannot be sent to the daemon",
-        reason="RECIPE_INVALID",
-        subject=where,
-        hint="use numbers, strings and lists of them",
-    )
-
-
 class Op:
     """A step of a recipe; the subclasses are frozen dataclasses whose fields are its arguments."""
 
@@ -96,7 +65,7 @@ class Op:
         name = type(self).__name__
         args: dict[str, Any] = {}
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = _plain(getattr(self, f.name), f"{name}.{f.name}")
+            value = _foreign.plain(getattr(self, f.name), f"{name}.{f.name}")
             if value is not None:
                 args[f.name] = value
         return {"name": name, "args": args}
@@ -297,7 +266,7 @@ class RandomAffine(Op):
         degrees: as in ``RandomRotation``, but clockwise; 0 does not rotate.
         translate: largest shift as fractions (of the width, of the height); None does not shift.
         scale: (low, high) of the factor, 0.001 to 1000; None keeps the scale.
-        shear: degrees below 90: a number x for [-x, x] along x, (low, high), or four bounds for x and y; None: no shear.
+        shear: degrees below 90: a number x for [-x, x] along x, (low, high), or four bounds for x and y.
         interpolation: as in ``RandomRotation``.
         fill: as in ``RandomRotation``.
         center: as in ``RandomRotation``.
@@ -532,7 +501,7 @@ def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
             )
         op: OpMessage = {
             "name": name,
-            "args": {str(k): _plain(v, f"{name}.{k}") for k, v in t.get("args", {}).items()},
+            "args": {str(k): _foreign.plain(v, f"{name}.{k}") for k, v in t.get("args", {}).items()},
         }
         if t.get("kind"):
             op["kind"] = str(t["kind"])
@@ -541,7 +510,11 @@ def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
         for x in t:
             _flatten(x, out, depth + 1)
     elif type(t).__module__.startswith("torchvision.transforms"):
-        _from_torchvision(t, out, depth)
+        if type(t).__name__ == "Compose":
+            for x in t.transforms:
+                _flatten(x, out, depth + 1)
+        else:
+            out.append(_foreign.op(t, [n for n in __all__ if n not in ("Op", "Compose")]))
     elif isinstance(t, type) and issubclass(t, Op):
         raise InvalidError(
             f"transform: {t.__name__} is a class",
@@ -557,74 +530,3 @@ def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
             subject="transform",
             hint="use larder.ops or torchvision's classes; apply Python functions to the batches in the training loop",
         )
-
-
-# Class name of torchvision -> (our op, attributes to take over).
-_TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Resize": ("Resize", ("size", "interpolation", "max_size")),
-    "CenterCrop": ("CenterCrop", ("size",)),
-    "RandomResizedCrop": ("RandomResizedCrop", ("size", "scale", "ratio", "interpolation")),
-    "RandomHorizontalFlip": ("RandomHorizontalFlip", ("p",)),
-    "RandomVerticalFlip": ("RandomVerticalFlip", ("p",)),
-    "ColorJitter": ("ColorJitter", ("brightness", "contrast", "saturation", "hue")),
-    "Grayscale": ("Grayscale", ("num_output_channels",)),
-    "Normalize": ("Normalize", ("mean", "std")),
-    "ToTensor": ("ToTensor", ()),
-    "PILToTensor": ("PILToTensor", ()),
-    "ToImage": ("ToImage", ()),
-    "ToDtype": ("ToDtype", ("dtype", "scale")),
-    "ConvertImageDtype": ("ToDtype", ("dtype",)),
-    "GaussianBlur": ("GaussianBlur", ("kernel_size", "sigma")),
-    "RandomRotation": ("RandomRotation", ("degrees", "interpolation", "expand", "center", "fill")),
-    "RandomAffine": (
-        "RandomAffine",
-        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
-    ),
-    "RandomAutocontrast": ("RandomAutocontrast", ("p",)),
-    "RandomEqualize": ("RandomEqualize", ("p",)),
-    "RandomInvert": ("RandomInvert", ("p",)),
-    "RandomSolarize": ("RandomSolarize", ("threshold", "p")),
-    "RandomPosterize": ("RandomPosterize", ("bits", "p")),
-    "RandomAdjustSharpness": ("RandomAdjustSharpness", ("sharpness_factor", "p")),
-    "RandAugment": ("RandAugment", ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill")),
-    "TrivialAugmentWide": ("TrivialAugmentWide", ("num_magnitude_bins", "interpolation", "fill")),
-    "AutoAugment": ("AutoAugment", ("policy", "interpolation", "fill")),
-    "RandomErasing": ("RandomErasing", ("p", "scale", "ratio", "value")),
-    "MixUp": ("MixUp", ("alpha", "num_classes")),
-    "CutMix": ("CutMix", ("alpha", "num_classes")),
-}
-
-
-def _from_torchvision(t: Any, out: list[OpMessage], depth: int) -> None:
-    """Translates one torchvision object; on PIL images torchvision always antialiases, so nothing is taken from
-    ``antialias``.
-    """
-    name = type(t).__name__
-    if name == "Compose":
-        for x in t.transforms:
-            _flatten(x, out, depth + 1)
-        return
-    known = _TORCHVISION.get(name)
-    if known is None:
-        raise InvalidError(
-            f"transform: torchvision's {name} has no counterpart in the daemon",
-            reason="RECIPE_INVALID",
-            subject=name,
-            hint="the ops are " + ", ".join(n for n in __all__ if n not in ("Op", "Compose")),
-        )
-    ours, attributes = known
-    args: dict[str, Any] = {}
-    for a in attributes:
-        if not hasattr(t, a):  # e.g. v2's Grayscale of some versions
-            continue
-        value = getattr(t, a)
-        if isinstance(value, dict):  # v2's ToDtype by type of input
-            value = next(iter(value.values()))
-        value = _plain(value, f"{name}.{a}")
-        if value is not None:
-            args[a] = value
-    if ours == "RandomErasing":
-        args.setdefault("value", "random")  # v2 has None for it
-    if ours in ("Resize", "RandomResizedCrop"):
-        args["antialias"] = True
-    out.append({"name": ours, "args": args})

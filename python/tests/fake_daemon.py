@@ -2,7 +2,7 @@
 request.
 
 Dataset ``fake:N`` has N samples; sample i has label i % 10 and key ``class<label>/<i>.jpg``. With an op of fixed size
-images are (3, 8, 10) uint8 (float32 after Normalize), else ragged. ``expected_*`` compute what a client must see. Freed
+images are (3, 8, 10) uint8 (float32 after Normalize), else ragged. ``fake_samples`` has what a client must see. Freed
 slots are overwritten with 0xCC, so that a client that uses released memory shows wrong values; every breach of the
 protocol is noted in ``violations``.
 
@@ -27,28 +27,15 @@ import time
 from typing import Any
 
 import numpy as np
+from fake_samples import SHAPE, expected_fixed, expected_ragged
 
 HEADER = struct.Struct("<HHIQ")
 BATCH = struct.Struct("<IIQQIIIIII")
 POST = struct.Struct("<QQIIIII")
 FRAMED = (8, 10, 12, 17)  # SEGMENT, BATCH, EPOCH_END, GONE: posts are in one order with them
-FIXED_OPS = ("RandomResizedCrop", "CenterCrop")
-SHAPE = (3, 8, 10)
 POISON = 0xCC
+FIXED_OPS = ("RandomResizedCrop", "CenterCrop")
 _numbers = itertools.count()
-
-
-def expected_fixed(sample: int, epoch: int = 0, normalized: bool = False) -> np.ndarray:
-    c, h, w = SHAPE
-    a = (sample * 7 + epoch * 13 + np.arange(c)[:, None, None] * 31 + np.arange(h)[:, None] * 3 + np.arange(w)) % 251
-    return (a.astype(np.float32) / 255 - 0.5) / 0.25 if normalized else a.astype(np.uint8)
-
-
-def expected_ragged(sample: int) -> np.ndarray:
-    h, w = (40, 50) if sample % 10 == 9 else (4 + sample % 5, 3 + sample % 7)
-    return ((sample * 11 + np.arange(h)[:, None, None] * 5 + np.arange(w)[:, None] * 2 + np.arange(3)) % 251).astype(
-        np.uint8
-    )
 
 
 def memfd(size: int, name: str = "fake") -> tuple[int, mmap.mmap]:

@@ -40,7 +40,8 @@ def test_mixes_the_batches_that_it_would_have_given(folder, real, op):
     m = Mixer.of({"transform": ops.recipe(op), "seed": "3"}, 0)
     for epoch in range(2):
         assert_mixed(mixed[epoch], plain[epoch], m, epoch)
-        assert all(np.array_equal(x, y) for a, b in zip(mixed[epoch], again[epoch], strict=True) for x, y in zip(a, b))
+        for a, b in zip(mixed[epoch], again[epoch], strict=True):
+            assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
     assert not np.array_equal(mixed[0][0][1], mixed[1][0][1])
 
 
@@ -68,7 +69,7 @@ def test_a_resumed_epoch_mixes_alike(folder, lives, loads):
 def test_tensors_and_jobs_that_others_registered(folder, real, torch):
     kw = {"batch_size": 4, "transform": [*RECIPE, MIXUP]}
     first = real(f"imagefolder:{folder}", job="registered", **kw)
-    images, labels = next(iter(first))
+    images, _ = next(iter(first))
     second = real(f"imagefolder:{folder}", job="tensors", output="torch", **kw)
     tensors = next(iter(second))
     assert torch.equal(tensors[0], torch.from_numpy(images)) and tensors[1].dtype == torch.float32

@@ -64,7 +64,10 @@ def fashion(raw: Path, n: int, seed: int = 0) -> np.ndarray:
     raw.mkdir(parents=True)
     images = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
     labels = rng.integers(0, 10, n, dtype=np.uint8)
-    for name, shape, data in (("train-images-idx3-ubyte", images.shape, images), ("train-labels-idx1-ubyte", (n,), labels)):
+    for name, shape, data in (
+        ("train-images-idx3-ubyte", images.shape, images),
+        ("train-labels-idx1-ubyte", (n,), labels),
+    ):
         head = bytes([0, 0, 8, len(shape)]) + b"".join(d.to_bytes(4, "big") for d in shape)
         (raw / name).write_bytes(head + data.tobytes())
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):

@@ -260,7 +260,9 @@ def test_parts_come_in_their_own_order_and_share_their_base(loader_of, torch, tm
     got = [sorted(torch.cat(list(x)).tolist()) for x in loaders]
     assert got == [list(range(25)), list(range(15, 40))]
     made = calls(tmp_path / "calls")
-    assert set(made) == set(range(40)) and sum(made.values()) <= 55, "the parts have 50 samples, and second epochs begin"
+    assert set(made) == set(range(40)) and sum(made.values()) <= 55, (
+        "the parts have 50 samples, and second epochs begin"
+    )
     assert sorted(torch.cat(list(loader_of(train, batch_size=30, shuffle=True))).tolist()) == sorted(train.indices)
 
 
@@ -292,7 +294,9 @@ def job(socket, name, path, orders, results, together):
     """A training script in a process of its own."""
     warnings.simplefilter("ignore")
     dataset = Items(60, lambda i: np.full(50, i), path)
-    with larder.Loader(dataset, endpoint=socket, timeout=PATIENCE, job=name, batch_size=8, shuffle=True, **orders) as it:
+    with larder.Loader(
+        dataset, endpoint=socket, timeout=PATIENCE, job=name, batch_size=8, shuffle=True, **orders
+    ) as it:
         together.wait(PATIENCE)
         epochs = []
         for _ in range(2):
@@ -316,8 +320,15 @@ def test_two_scripts_share_what_they_say(server, tmp_path, orders, most):
     context = multiprocessing.get_context("fork")
     results, together = context.Queue(), context.Barrier(2)
     path = tmp_path / "calls"
-    orders = {"name": f"shared-{orders}".translate({ord(c): "-" for c in " {}':"}), "num_workers": 1, "epochs": 2, **orders}
-    jobs = [context.Process(target=job, args=(server.socket, n, path, orders, results, together)) for n in ("one", "two")]
+    orders = {
+        "name": f"shared-{orders}".translate({ord(c): "-" for c in " {}':"}),
+        "num_workers": 1,
+        "epochs": 2,
+        **orders,
+    }
+    jobs = [
+        context.Process(target=job, args=(server.socket, n, path, orders, results, together)) for n in ("one", "two")
+    ]
     for j in jobs:
         j.start()
     got = [results.get(timeout=PATIENCE) for _ in jobs]
@@ -459,7 +470,7 @@ def test_workers_start_anew_unless_they_persist(loader_of, torch):
 def test_the_first_item_that_fails_names_itself(real):
     with pytest.raises(larder.InvalidError, match=r"(?s)item 0 of dataset .*Items cannot be made: KeyError.*Traceback"):
         real(Items(3, lambda i: {}[i]), batch_size=1, num_workers=1)
-    with pytest.raises(larder.InvalidError, match="Image.*is no data.*PILToTensor"):
+    with pytest.raises(larder.InvalidError, match=r"Image.*is no data.*PILToTensor"):
         real([pillow().new("RGB", (4, 4))], batch_size=1)
 
 
@@ -470,7 +481,10 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         ({"num_workers": -1}, "num_workers is -1"),
         ({"timeout": -1}, "timeout is -1"),
         ({"shuffle": True, "sampler": data.SequentialSampler(ten)}, "exclude each other"),
-        ({"batch_sampler": data.BatchSampler(data.SequentialSampler(ten), 2, False), "batch_size": 2}, "batch_sampler= excl"),
+        (
+            {"batch_sampler": data.BatchSampler(data.SequentialSampler(ten), 2, False), "batch_size": 2},
+            "batch_sampler= excl",
+        ),
         ({"batch_sampler": [[1, 2]]}, "does not work yet"),
         ({"prefetch_factor": 2}, "needs num_workers > 0"),
         ({"persistent_workers": True}, "needs num_workers > 0"),
@@ -495,8 +509,12 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         loader_of(ten, shufle=True)
     with pytest.raises(TypeError, match="Write the samples down"):
         loader_of(iter(ten))
-    for kw, words in (({"subset": "id < 3"}, "Subset works"), ({"fields": ("image",)}, "gives its own"),
-                      ({"ragged": "nested"}, "output='torch'"), ({"transform": larder.ops.HFlip()}, "no step")):  # fmt: skip
+    for kw, words in (
+        ({"subset": "id < 3"}, "Subset works"),
+        ({"fields": ("image",)}, "gives its own"),
+        ({"ragged": "nested"}, "output='torch'"),
+        ({"transform": larder.ops.HFlip()}, "no step"),
+    ):
         with pytest.raises(larder.InvalidError, match=words):
             real(ten, batch_size=2, **kw)
     with pytest.raises(larder.InvalidError, match="num_workers is for datasets in Python"):
@@ -516,9 +534,14 @@ def test_a_debugger_works_without_workers(server, tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": str(Path(larder.__file__).parents[1]), "LARDER_SOCKET": server.socket}
     out = subprocess.run(
-        [sys.executable, str(script)], input="p i * 100\nc\n", env=env, capture_output=True, text=True, timeout=PATIENCE,
+        [sys.executable, str(script)],
+        input="p i * 100\nc\n",
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
         check=False,
-    )  # fmt: skip
+    )
     assert "(Pdb) 200" in out.stdout and "[[0, 10, 20]]" in out.stdout, out
 
 

@@ -9,10 +9,11 @@ from real import PATIENCE
 
 torch = pytest.importorskip("torch")
 
+from structures import equal, sample  # noqa: E402
+
 from larder import _nested  # noqa: E402
 from larder.errors import InvalidError  # noqa: E402
 from larder.torch import DataLoader  # noqa: E402
-from structures import equal, sample  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::larder.errors.NotSharedWarning"),

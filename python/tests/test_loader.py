@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import eventually
-from fake_daemon import expected_fixed, expected_ragged
+from fake_samples import expected_fixed, expected_ragged
 
 import larder
 from larder import _waits

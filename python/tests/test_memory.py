@@ -22,7 +22,8 @@ import weakref
 import numpy as np
 import pytest
 from conftest import eventually
-from fake_daemon import POISON, expected_fixed, expected_ragged
+from fake_daemon import POISON
+from fake_samples import expected_fixed, expected_ragged
 
 import larder
 

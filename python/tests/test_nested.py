@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structures import TENSOR, equal, sample
+
 from larder import _nested, _record
 from larder._batches import Batches
 from larder.errors import InvalidError
-from structures import TENSOR, equal, sample
 
 torch = pytest.importorskip("torch")
 
@@ -165,7 +166,7 @@ def test_a_dataclass_comes_back_and_has_no_default_batch():
     assert type(again) is Scan
     assert again.name == "s"
     assert (again.image == scan.image).all()
-    with pytest.raises(InvalidError, match="dataclass, which torch.s default_collate refuses"):
+    with pytest.raises(InvalidError, match=r"dataclass, which torch.s default_collate refuses"):
         batches(structure).make([np.zeros((1, 2, 3)), ["s"]], 1)
 
 

@@ -14,7 +14,7 @@ import types
 import numpy as np
 import pytest
 from conftest import HERE, eventually
-from fake_daemon import expected_fixed
+from fake_samples import expected_fixed
 
 import larder
 from larder import _ranks

@@ -38,11 +38,18 @@ def test_a_key_is_what_the_documentation_says():
     """The vectors of docs/protocol.md, for authors of workers in other languages."""
     assert _seeds.key(0, 0, 0, 0).hex() == "95bd1713cc11721e1d22795463705bae320a62f93860e0af91f903b9f197b1bf"
     assert _seeds.key(7, 3, 123456789, 2).hex() == "e1244d648d13b881c73f170412bc5930f02284ac4b7259f18737572e5243a06f"
-    assert _seeds.key(2**64 - 1, 2**32 - 1, 2**64 - 1, 2**32 - 1).hex() == "7df4acc83ceb99c43f8dd0101ebdb192d723197fc9a40af6cd657faf341f1203"
+    assert (
+        _seeds.key(2**64 - 1, 2**32 - 1, 2**64 - 1, 2**32 - 1).hex()
+        == "7df4acc83ceb99c43f8dd0101ebdb192d723197fc9a40af6cd657faf341f1203"
+    )
 
 
 def draws():
-    return random.random(), float(np.random.rand()), sys.modules["torch"].rand(1).item() if "torch" in sys.modules else 0
+    return (
+        random.random(),
+        float(np.random.rand()),
+        sys.modules["torch"].rand(1).item() if "torch" in sys.modules else 0,
+    )
 
 
 def test_every_generator_follows_the_key(torch):
@@ -98,7 +105,7 @@ def test_a_step_has_the_fingerprint_of_its_parts():
     assert scale(3) == 6 and scale.bind(factor=5)(3) == 15
     assert scale.run(3, None) == 6 and scale.run(3, np.random.default_rng(0)) == 6
     assert jitter.run(1, np.random.default_rng(0)) == 1 + np.random.default_rng(0).random()
-    with pytest.raises(InvalidError, match="no argument 'facter'.*it has factor"):
+    with pytest.raises(InvalidError, match=r"no argument 'facter'.*it has factor"):
         scale.bind(facter=1)
 
 
@@ -124,8 +131,31 @@ class Scale:
 
 
 VALUES = [
-    *(None, True, 1, 1.5, "a", b"a", (1, 2), [1, 2], {"a": 1}, {"a", "b", "c"}, Path("/x"), np.arange(3), np.float32(1)),
-    *(np.arange(3.0), functools.partial(max, 1), functools.partial(max, 2), Scale(1), Scale(2), len, Squares, [Scale(1)]),
+    *(
+        None,
+        True,
+        1,
+        1.5,
+        "a",
+        b"a",
+        (1, 2),
+        [1, 2],
+        {"a": 1},
+        {"a", "b", "c"},
+        Path("/x"),
+        np.arange(3),
+        np.float32(1),
+    ),
+    *(
+        np.arange(3.0),
+        functools.partial(max, 1),
+        functools.partial(max, 2),
+        Scale(1),
+        Scale(2),
+        len,
+        Squares,
+        [Scale(1)],
+    ),
     *(random.Random(1), random.Random(2), lambda: 1, lambda: 2),
 ]
 

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+
 from larder import _nested, _ragged
 from larder._batches import Batches
 from larder._ragged import Ragged
@@ -100,5 +101,5 @@ def test_batches_of_uneven_samples():
     assert [t.dtype for t in nested["half"].unbind()] == [torch.bfloat16] * 2
     plain = batch("list", tensors=False)
     assert all(isinstance(b, np.ndarray) for b in plain["boxes"])
-    with pytest.raises(InvalidError, match="field ids: 0.5 is no value of dtype int64"):
+    with pytest.raises(InvalidError, match=r"field ids: 0\.5 is no value of dtype int64"):
         batch("pad", 0.5)

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from conftest import eventually
-from fake_daemon import expected_fixed
+from fake_samples import expected_fixed
 
 import larder
 from larder import _board

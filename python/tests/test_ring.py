@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from larder import _record, _ring
 from larder._wire import BatchHeader
 from larder.errors import Error

@@ -1,9 +1,10 @@
-"""Worker processes against a daemon of this file, which speaks the worker's side of docs/protocol.md and nothing else."""
+"""Worker processes against a daemon of this file, which speaks the worker's side of docs/protocol.md alone."""
 
 from __future__ import annotations
 
 import array
 import fcntl
+import itertools
 import json
 import mmap
 import multiprocessing
@@ -137,7 +138,9 @@ class Boss:
             todo = self.queue.popleft()
             self.task += 1
             at[self.task] = todo
-            fields = [todo.get(k, d) for k, d in (("seed", 0), ("instance", 0), ("recipe", 0), ("first", 0), ("last", 1))]
+            fields = [
+                todo.get(k, d) for k, d in (("seed", 0), ("instance", 0), ("recipe", 0), ("first", 0), ("last", 1))
+            ]
             rest = (todo.get("at", 0), todo.get("bytes", 0), todo.get("timeout", 0))
             frame = struct.pack("<QQQIIIIQQQ", self.task, todo["sample"], *fields, *rest)
             self.send(conn, 33, 0, frame)
@@ -349,7 +352,9 @@ def test_places_in_memory_do_not_overlap():
             m.free(rng.choice(list(m.taken)))
         at = m.place(rng.randint(1, 20000))
         spans = sorted((o, o + n) for o, n in m.taken.items())
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False)) and (not spans or spans[-1][1] <= m.size)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)) and (
+            not spans or spans[-1][1] <= m.size
+        )
         assert at % 64 == 0 or at == -1
     m.close()
 
@@ -468,15 +473,15 @@ def test_what_cannot_be_sent_to_a_process(crews):
 
 
 def test_a_worker_that_grows_is_ended(boss, crews):
-    class Leaky:
-        kept = []
+    kept = []
 
+    class Leaky:
         def __len__(self):
             return 3
 
         def __getitem__(self, i):
             if i == 2:
-                self.kept.append(np.ones(40_000_000))
+                kept.append(np.ones(40_000_000))
                 time.sleep(30)
             return i
 
@@ -526,7 +531,9 @@ def test_items_unlike_each_other_are_refused_with_both():
 
 
 def test_a_dataset_of_which_no_item_can_be_made():
-    with pytest.raises(InvalidError, match=r"(?s)item 0 of dataset .*Noise cannot be made: ValueError: item 0 is broken"):
+    with pytest.raises(
+        InvalidError, match=r"(?s)item 0 of dataset .*Noise cannot be made: ValueError: item 0 is broken"
+    ):
         look(Noise(3, dict.fromkeys(range(3), "raise")))
     with pytest.raises(InvalidError, match="item 0: the sample is NoneType, which is no data"):
         look([None] * 3)
