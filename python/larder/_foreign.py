@@ -1,0 +1,109 @@
+"""What objects of torchvision.transforms are as ops: their class names, and the attributes that count."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+from ._messages import OpMessage
+from .errors import InvalidError
+
+
+def plain(value: Any, where: str) -> Any:
+    """Turns an argument into what JSON can carry; raises InvalidError for the rest."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        if number != number or number in (float("inf"), float("-inf")):
+            raise InvalidError(f"{where}: {number} is not a finite number", reason="RECIPE_INVALID", subject=where)
+        return number
+    if isinstance(value, type) and value.__module__ == "numpy":  # np.float32
+        return value.__name__
+    enum_value = getattr(value, "value", None)  # torchvision's InterpolationMode
+    if isinstance(enum_value, str):
+        return enum_value
+    if hasattr(value, "tolist") and not isinstance(value, type):  # NumPy arrays, torch tensors
+        return plain(value.tolist(), where)
+    if isinstance(value, (list, tuple)):
+        return [plain(v, where) for v in value]
+    name = str(value)
+    if name.startswith(("torch.", "numpy.")):  # torch.float32
+        return name.split(".", 1)[1]
+    raise InvalidError(
+        f"{where}: {value!r} ({type(value).__name__}) cannot be sent to the daemon",
+        reason="RECIPE_INVALID",
+        subject=where,
+        hint="use numbers, strings and lists of them",
+    )
+
+
+# Class name of torchvision -> (our op, attributes to take over).
+_TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Resize": ("Resize", ("size", "interpolation", "max_size")),
+    "CenterCrop": ("CenterCrop", ("size",)),
+    "RandomResizedCrop": ("RandomResizedCrop", ("size", "scale", "ratio", "interpolation")),
+    "RandomHorizontalFlip": ("RandomHorizontalFlip", ("p",)),
+    "RandomVerticalFlip": ("RandomVerticalFlip", ("p",)),
+    "ColorJitter": ("ColorJitter", ("brightness", "contrast", "saturation", "hue")),
+    "Grayscale": ("Grayscale", ("num_output_channels",)),
+    "Normalize": ("Normalize", ("mean", "std")),
+    "ToTensor": ("ToTensor", ()),
+    "PILToTensor": ("PILToTensor", ()),
+    "ToImage": ("ToImage", ()),
+    "ToDtype": ("ToDtype", ("dtype", "scale")),
+    "ConvertImageDtype": ("ToDtype", ("dtype",)),
+    "GaussianBlur": ("GaussianBlur", ("kernel_size", "sigma")),
+    "RandomRotation": ("RandomRotation", ("degrees", "interpolation", "expand", "center", "fill")),
+    "RandomAffine": (
+        "RandomAffine",
+        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
+    ),
+    "RandomAutocontrast": ("RandomAutocontrast", ("p",)),
+    "RandomEqualize": ("RandomEqualize", ("p",)),
+    "RandomInvert": ("RandomInvert", ("p",)),
+    "RandomSolarize": ("RandomSolarize", ("threshold", "p")),
+    "RandomPosterize": ("RandomPosterize", ("bits", "p")),
+    "RandomAdjustSharpness": ("RandomAdjustSharpness", ("sharpness_factor", "p")),
+    "RandAugment": ("RandAugment", ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill")),
+    "TrivialAugmentWide": ("TrivialAugmentWide", ("num_magnitude_bins", "interpolation", "fill")),
+    "AutoAugment": ("AutoAugment", ("policy", "interpolation", "fill")),
+    "RandomErasing": ("RandomErasing", ("p", "scale", "ratio", "value")),
+    "MixUp": ("MixUp", ("alpha", "num_classes")),
+    "CutMix": ("CutMix", ("alpha", "num_classes")),
+}
+
+
+def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
+    """The op that one object of torchvision stands for; ``known_ops`` are named in the error of one that has none.
+
+    On PIL images torchvision always antialiases, so nothing is taken from ``antialias``.
+    """
+    name = type(t).__name__
+    known = _TORCHVISION.get(name)
+    if known is None:
+        raise InvalidError(
+            f"transform: torchvision's {name} has no counterpart in the daemon",
+            reason="RECIPE_INVALID",
+            subject=name,
+            hint="the ops are " + ", ".join(known_ops),
+        )
+    ours, attributes = known
+    args: dict[str, Any] = {}
+    for a in attributes:
+        if not hasattr(t, a):  # e.g. v2's Grayscale of some versions
+            continue
+        value = getattr(t, a)
+        if isinstance(value, dict):  # v2's ToDtype by type of input
+            value = next(iter(value.values()))
+        value = plain(value, f"{name}.{a}")
+        if value is not None:
+            args[a] = value
+    if ours == "RandomErasing":
+        args.setdefault("value", "random")  # v2 has None for it
+    if ours in ("Resize", "RandomResizedCrop"):
+        args["antialias"] = True
+    return {"name": ours, "args": args}
