@@ -163,9 +163,9 @@ func (a *attachment) Release(slot uint32, gen uint64, waited time.Duration) {
 	a.loop.send(coordinator.Released{Job: k.Job, Rank: k.Rank, Inc: k.Inc, Slot: int(slot), Gen: gen, Waited: waited})
 }
 
-// Collect takes what clients gave back in release words: this one, and, as it is done anyway, all others.
+// Collect takes what this client gave back in release words.
 func (a *attachment) Collect() {
-	for _, g := range a.rings.Collect(nil) {
+	for _, g := range a.ring.Collect() {
 		a.loop.send(released(&g))
 	}
 }

@@ -563,10 +563,8 @@ func (a earlyAttachment) Info() *larderv1.AttachResponse {
 	if a.job == "no info" {
 		panic("another bug")
 	}
-	return &larderv1.AttachResponse{
-		Job: &larderv1.Job{Spec: &larderv1.JobSpec{BatchSize: 1}}, Slots: 1, SlotBytes: 4096, SegmentBytes: 4096,
-		Fields: []*larderv1.Field{{Name: "index", Dtype: "int64", SampleBytes: 8}},
-	}
+	return &larderv1.AttachResponse{Job: &larderv1.Job{Spec: &larderv1.JobSpec{BatchSize: 1}}, Slots: 1, SlotBytes: 4096,
+		SegmentBytes: 4096, Fields: []*larderv1.Field{{Name: "index", Dtype: "int64", SampleBytes: 8}}}
 }
 func (a earlyAttachment) Segment() *shm.Segment { return a.seg }
 func (earlyAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.EpochResponse, error) {

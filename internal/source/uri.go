@@ -50,13 +50,13 @@ var packedHint = map[string]string{
 }
 
 // packedRoot is the folder that all files of an address lie in, by the address alone: what comes before braces, and
-// before a name that ends as a file.
+// before a name that ends in .tar.
 func packedRoot(path string) string {
 	root := ""
 	for i, p := range strings.Split(path, "::") {
 		if brace := strings.IndexByte(p, '{'); brace >= 0 {
 			p = filepath.Dir(p[:brace] + "x")
-		} else if filepath.Ext(p) != "" {
+		} else if strings.HasSuffix(p, ".tar") {
 			p = filepath.Dir(p)
 		}
 		if i == 0 {

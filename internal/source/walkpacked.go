@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -353,7 +354,7 @@ func (m *merger) classes(rs *rootState, rows []scanned) error {
 	switch {
 	case given != nil:
 		m.s.classes = given
-	case words || len(was) > 0 && was[0] != "0":
+	case words || !numbered(was):
 		m.byWord(rows)
 	default:
 		for _, l := range m.old.labels {
@@ -366,6 +367,16 @@ func (m *merger) classes(rs *rootState, rows []scanned) error {
 		}
 	}
 	return nil
+}
+
+// numbered reports whether classes are called by their numbers.
+func numbered(classes []string) bool {
+	for i, c := range classes {
+		if c != strconv.Itoa(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // byWord gives words labels: sorted at the first index, new ones behind.
@@ -410,7 +421,11 @@ func (m *merger) label(s *packed.Sample) int32 {
 }
 
 func (m *merger) report(f packed.Found) {
-	for kind, n := range f.Skipped { // order-free: sums
+	for _, kind := range slices.Sorted(maps.Keys(f.Skipped)) {
+		n := f.Skipped[kind]
+		if _, ok := m.s.report.Kinds[kind]; !ok && len(m.s.report.Kinds) >= maxKinds {
+			kind = otherKind
+		}
 		m.s.report.Kinds[kind] += n
 		m.s.report.Ignored += n
 	}

@@ -169,6 +169,21 @@ func TestClassesByWordAreAppended(t *testing.T) {
 	}
 }
 
+func TestWordsStayWords(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "0.tar", shard(t, "1=0", "2=cat"))
+	write(t, root, "1.tar", shard(t, "3=5"))
+	c, _ := open(t, "")
+	d, err := c.Add(t.Context(), "", "wds:"+root)
+	must(t, err)
+	write(t, root, "1.tar", shard(t, "3=5", "4=0"))
+	d, err = c.Add(t.Context(), "", "wds:"+d.Root())
+	must(t, err)
+	if !slices.Equal(d.Classes(), []string{"0", "5", "cat"}) || d.Class(1) != "cat" || d.Label(3) != 0 {
+		t.Errorf("classes %q, sample 1 is %s", d.Classes(), d.Class(1))
+	}
+}
+
 // fashion writes an idx dataset of n grey images of 4 x 4 pixels.
 func fashion(t testing.TB, root string, n int) {
 	images := []byte{0, 0, 8, 3}

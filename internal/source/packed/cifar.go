@@ -64,7 +64,7 @@ func (c cifar) Files(a Address) (files, beside []string, err error) {
 // Names are the lines of the list of names that lies beside the files.
 func (c cifar) Names(a Address) ([]string, error) {
 	name := map[int]string{10: "batches.meta.txt", 100: "fine_label_names.txt"}[c.classes]
-	b, err := os.ReadFile(filepath.Join(c.folder(a), name))
+	b, err := readSmall(filepath.Join(c.folder(a), name), maxHeader)
 	if err != nil {
 		return nil, err
 	}

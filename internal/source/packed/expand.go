@@ -3,21 +3,31 @@ package packed
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
-// maxFiles bounds what one uri may name.
-const maxFiles = 1 << 20
+const (
+	// maxFiles bounds what one uri may name.
+	maxFiles = 1 << 20
+	// maxPattern is the longest path with braces, bytes: that of Linux.
+	maxPattern = 4096
+	maxDigits  = 10
+)
 
 // expand replaces brace ranges, {000..009} with the width that both ends have, and lists, {a,b,c}, as the shell does.
 func expand(pattern string) ([]string, error) {
 	open := strings.IndexByte(pattern, '{')
 	if open < 0 {
 		return []string{pattern}, nil
+	}
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("%.40q… is longer than %d bytes", pattern, maxPattern)
 	}
 	end := strings.IndexByte(pattern[open:], '}')
 	if end < 0 {
@@ -61,6 +71,8 @@ func braced(inner string) ([]string, error) {
 	switch {
 	case aerr != nil || berr != nil:
 		return nil, fmt.Errorf("{%s} is no range of numbers such as {000..009}", inner)
+	case len(first) > maxDigits || len(last) > maxDigits:
+		return nil, fmt.Errorf("{%.40s…} has numbers of more than %d digits", inner, maxDigits)
 	case b < a:
 		return nil, fmt.Errorf("{%s} ends before it begins", inner)
 	case b-a >= maxFiles:
@@ -115,3 +127,20 @@ func unique(files []string) error {
 }
 
 var errNoFiles = errors.New("it names no file")
+
+// readSmall reads a regular file of at most so many bytes. Opening what is no file does not hang.
+func readSmall(path string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > most {
+		return nil, fmt.Errorf("%q is no regular file of at most %d bytes", path, most)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
+}

@@ -96,15 +96,15 @@ func (idx) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 	if ldims[0] != n {
 		return Found{}, fmt.Errorf("it has %d images, and %s has %d labels", n, filepath.Base(labelsOf(f.Path)), ldims[0])
 	}
-	chunk := make([]byte, min(n, 64<<10))
+	const block = 64 << 10 // labels that are read at once
+	chunk := make([]byte, min(n, block))
 	for i := range n {
-		k := i % int64(max(len(chunk), 1))
+		k := i % block
 		if k == 0 {
 			if ctx.Err() != nil {
 				return Found{}, ctx.Err()
 			}
-			chunk = chunk[:min(n-i, int64(len(chunk)))]
-			if _, err := labels.ReadAt(chunk, lat+i); err != nil {
+			if _, err := labels.ReadAt(chunk[:min(n-i, block)], lat+i); err != nil {
 				return Found{}, fmt.Errorf("%s: read at byte %d: %w", filepath.Base(labelsOf(f.Path)), lat+i, err)
 			}
 		}

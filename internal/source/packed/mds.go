@@ -24,7 +24,7 @@ func (mds) Scheme() string { return "mds" }
 // Files reads index.json.
 func (mds) Files(a Address) (files, beside []string, err error) {
 	path := filepath.Join(a.Path, "index.json")
-	b, err := os.ReadFile(path)
+	b, err := readSmall(path, maxIndex)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -121,8 +121,13 @@ func parseColumns(b []byte) (columns, error) {
 	return c, nil
 }
 
-// maxHeader bounds the JSON of a shard.
-const maxHeader = 1 << 20
+const (
+	// maxHeader bounds the JSON of a shard, maxIndex that of index.json: 300 bytes a shard.
+	maxHeader = 1 << 20
+	maxIndex  = 1 << 30
+	// offsetsAtOnce is how many offsets are read together.
+	offsetsAtOnce = 1 << 16
+)
 
 func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
 	found := Found{Skipped: map[string]int{}}
@@ -132,18 +137,24 @@ func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 	}
 	n := int64(binary.LittleEndian.Uint32(word[:]))
 	table := 4 + 4*(n+1)
-	if table > f.Size {
+	if table > f.Size || f.Size > math.MaxUint32 { // offsets have 32 bits
 		return found, fmt.Errorf("it says %d samples, whose offsets do not fit its %d bytes", n, f.Size)
 	}
-	offsets := make([]byte, 4*(n+1))
-	if _, err := f.ReadAt(offsets, 4); err != nil {
-		return found, fmt.Errorf("read %d offsets: %w", n+1, err)
+	offsets := make([]byte, 4*min(n+1, offsetsAtOnce+1)) // those from sample `from` on
+	load := func(from int64) error {
+		offsets = offsets[:4*min(n+1-from, offsetsAtOnce+1)]
+		_, err := f.ReadAt(offsets, 4+4*from)
+		return err
 	}
 	offset := func(i int64) int64 { return int64(binary.LittleEndian.Uint32(offsets[4*i:])) }
-	if offset(0) < table || offset(0)-table > maxHeader || offset(0) > f.Size {
-		return found, fmt.Errorf("its first sample is at byte %d of %d, and the offsets end at %d", offset(0), f.Size, table)
+	if err := load(0); err != nil {
+		return found, fmt.Errorf("read offsets: %w", err)
 	}
-	head := make([]byte, offset(0)-table)
+	first := offset(0)
+	if first < table || first-table > maxHeader || first > f.Size {
+		return found, fmt.Errorf("its first sample is at byte %d of %d, and the offsets end at %d", first, f.Size, table)
+	}
+	head := make([]byte, first-table)
 	if _, err := f.ReadAt(head, table); err != nil {
 		return found, fmt.Errorf("read its header: %w", err)
 	}
@@ -156,9 +167,15 @@ func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		if i&255 == 255 && ctx.Err() != nil {
 			return found, ctx.Err()
 		}
-		s, err := c.sample(f, offset(i), offset(i+1), buf)
+		k := i % offsetsAtOnce
+		if k == 0 && i > 0 {
+			if err := load(i); err != nil {
+				return found, fmt.Errorf("read offsets of sample %d: %w", i, err)
+			}
+		}
+		s, err := c.sample(f, offset(k), offset(k+1), buf)
 		if err != nil {
-			return found, fmt.Errorf("sample %d, at byte %d: %w", i, offset(i), err)
+			return found, fmt.Errorf("sample %d, at byte %d: %w", i, offset(k), err)
 		}
 		s.Key = rowKey(i)
 		if err := emit(s); err != nil {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -219,6 +220,80 @@ func TestIDXImagesAndLabels(t *testing.T) {
 	}
 }
 
+// TestIDXLabelsAreThoseOfTheirImages: labels are read in blocks, and the last block is shorter.
+func TestIDXLabelsAreThoseOfTheirImages(t *testing.T) {
+	const n = 70_000
+	got, _, err := scan(idx{}, idxOf(n, 1, 1), idxOf(n))
+	if err != nil || len(got) != n {
+		t.Fatalf("%d samples, %v", len(got), err)
+	}
+	for i, s := range got {
+		if s.Label != int64(byte(i*7)) {
+			t.Fatalf("image %d has label %d, not %d", i, s.Label, byte(i*7))
+		}
+	}
+}
+
+// TestMDSOffsetsInPieces: a shard of more samples than offsets are read at once.
+func TestMDSOffsetsInPieces(t *testing.T) {
+	const n = offsetsAtOnce + 3
+	rows, labels := make([][]byte, n), make([]int64, n)
+	for i := range rows {
+		rows[i], labels[i] = []byte{byte(i)}, int64(i)
+	}
+	b := mdsOf(rows, labels, "")
+	got, _, err := scan(mds{}, b, nil)
+	if err != nil || len(got) != n {
+		t.Fatalf("%d samples, %v", len(got), err)
+	}
+	for i, s := range got {
+		if s.Label != int64(i) || b[s.Off] != byte(i) {
+			t.Fatalf("sample %d is %+v", i, s)
+		}
+	}
+}
+
+func TestKindsAreBounded(t *testing.T) {
+	members := []member{{"a.jpg", "J"}}
+	for i := range 200 {
+		members = append(members, member{fmt.Sprintf("a.%06d.x%d", i, i), "x"}, member{fmt.Sprintf("a.%06d.xml", i), "x"})
+	}
+	_, found, err := scan(wds{}, tarOf(t, members...), nil)
+	if err != nil || len(found.Skipped) > maxKinds+1 || found.Skipped[".xml"] != 200 {
+		t.Errorf("%d kinds, %d .xml, %v", len(found.Skipped), found.Skipped[".xml"], err)
+	}
+}
+
+func TestSparseMembersAreRefused(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	h := &tar.Header{Name: "1.jpg", Size: 1, Mode: 0o644, Format: tar.FormatPAX}
+	h.PAXRecords = map[string]string{"LARDER.test": "x"}
+	if err := w.WriteHeader(h); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("J")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sparse := bytes.Replace(b.Bytes(), []byte("LARDER.test"), []byte("GNU.sparse."), 1)
+	if _, _, err := scan(wds{}, sparse, nil); err == nil {
+		t.Error("a sparse member was accepted")
+	}
+}
+
+func TestPipesDoNotHang(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "index.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (mds{}).Files(Address{Path: dir}); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a pipe as the index: %v", err)
+	}
+}
+
 func TestExpand(t *testing.T) {
 	for in, want := range map[string][]string{
 		"/a/x.tar":          {"/a/x.tar"},
@@ -229,7 +304,7 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s: %v, %v", in, got, err)
 		}
 	}
-	for _, bad := range []string{"/{0..", "/{1..0}", "/{a}", "/{{0..1}}", "/{0..99999999}", "/{a..b}",
+	for _, bad := range []string{"/{0..", "/{1..0}", "/{a}", "/{{0..1}}", "/{0..99999999}", "/{a..b}", "/{" + strings.Repeat("0", 99) + "1..2}", "/{0..1}" + strings.Repeat("x", 5000),
 		strings.Repeat("{0..999}", 3)} {
 		if _, err := expand(bad); err == nil {
 			t.Errorf("%s was accepted", bad)
@@ -264,6 +339,9 @@ func TestPicklesAndCompressionAreRefused(t *testing.T) {
 	}
 	if _, _, err := (cifar{10}).Files(Address{Path: dir}); err == nil || !strings.Contains(err.Error(), "pickles") {
 		t.Errorf("the Python version of CIFAR: %v", err)
+	}
+	if _, _, err := (wds{}).Files(Address{Path: dir + "/train"}); err == nil || !strings.Contains(err.Error(), ".tar") {
+		t.Errorf("a file without .tar: %v", err)
 	}
 	if _, _, err := (wds{}).Files(Address{Path: dir + "/{0..1}.tar.gz"}); err == nil ||
 		!strings.Contains(err.Error(), "compressed") {

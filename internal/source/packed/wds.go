@@ -41,15 +41,17 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 			files = append(files, tars...)
 			continue
 		}
-		if _, err := os.Lstat(part); err == nil { // a file whose name has braces is that file
-			files = append(files, part)
+		if _, err := os.Lstat(part); err == nil && strings.HasSuffix(part, ".tar") {
+			files = append(files, part) // also one whose name has braces
 			continue
 		}
 		some, err := expand(part)
 		if err != nil {
 			return nil, nil, err
 		}
-		files = append(files, some...)
+		if files = append(files, some...); len(files) > maxFiles {
+			return nil, nil, fmt.Errorf("it names more than %d files", maxFiles)
+		}
 	}
 	for _, f := range files {
 		for _, z := range []string{".gz", ".tgz", ".zst", ".bz2", ".xz"} {
@@ -57,9 +59,9 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 				return nil, nil, fmt.Errorf("%q is compressed, so that no sample in it can be read alone; unpack it to a .tar", f)
 			}
 		}
-	}
-	if len(files) > maxFiles {
-		return nil, nil, fmt.Errorf("it names more than %d files", maxFiles)
+		if !strings.HasSuffix(f, ".tar") {
+			return nil, nil, fmt.Errorf("%q is neither a folder nor does it end in .tar", f)
+		}
 	}
 	return files, nil, unique(files)
 }
@@ -159,7 +161,7 @@ func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		key, ext := splitMember(h.Name)
 		if h.Typeflag != tar.TypeReg || key == "" {
 			if h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader && !meta(h.Name) {
-				found.Skipped[kindOf(h)]++
+				skip(found.Skipped, kindOf(h))
 			}
 			continue
 		}
@@ -179,6 +181,11 @@ func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skipped map[string]int) error {
 	at := func(format string, args ...any) error {
 		return fmt.Errorf("member %q at byte %d %s", h.Name, off, fmt.Sprintf(format, args...))
+	}
+	for k := range h.PAXRecords {
+		if strings.HasPrefix(k, "GNU.sparse.") {
+			return at("is sparse, so that its bytes do not lie together; write the tar without --sparse")
+		}
 	}
 	switch {
 	case isImage(ext):
@@ -202,9 +209,19 @@ func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skippe
 		}
 		g.cls = strings.TrimSpace(string(b))
 	default:
-		skipped["."+ext]++
+		skip(skipped, "."+ext[strings.LastIndexByte(ext, '.')+1:])
 	}
 	return nil
+}
+
+// maxKinds bounds the kinds of members that are told apart.
+const maxKinds = 64
+
+func skip(skipped map[string]int, kind string) {
+	if _, ok := skipped[kind]; !ok && len(skipped) >= maxKinds || len(kind) > maxKinds {
+		kind = "other members"
+	}
+	skipped[kind]++
 }
 
 // splitMember is webdataset's base_plus_ext: the key ends at the first dot of the last part of the path.
