@@ -1,7 +1,7 @@
 """larder: batches for training jobs, prepared once per machine and handed over in shared memory.
 
 The package is the client of the ``larder`` daemon. It asks for a job, maps the ring of batches the daemon fills, and
-wraps each batch as NumPy arrays or torch tensors without copying. It prepares nothing itself. Batches belong to the
+wraps each batch as NumPy arrays or torch tensors without copying. It prepares no images itself. Batches belong to the
 caller until their last array is dropped; everything else belongs to the daemon.
 
 Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.errors`` the tree of exceptions.

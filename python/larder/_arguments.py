@@ -213,9 +213,10 @@ class Arguments:
         inline = 86400.0 if workers == 0 else 60.0
         limit = inline if self.sample_timeout is None else _checks.seconds(self.sample_timeout, "sample_timeout")
         memory = 0 if self.worker_memory is None else _checks.integer("worker_memory", self.worker_memory, 1, 2**62)
+        alone = self.cache != "items" and self.share != "augmented"  # nothing of it is shared
         return Plan(
             part=part,
-            identity=_dataset.identity(part.base, self.name, self.version, mark),
+            identity=_dataset.identity(part.base, self.name, self.version, mark, alone=alone),
             steps=_transform.steps(self.transform),
             cache=self.cache or "",
             workers=workers,

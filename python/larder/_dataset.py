@@ -207,8 +207,13 @@ def in_order(part: Part) -> tuple[Part, str]:
     return Part(Listed(part), None, part.rows), f"~{mark}"
 
 
-def identity(base: Any, name: str | None, version: int | str | None, mark: str = "") -> Identity:
+def identity(
+    base: Any, name: str | None, version: int | str | None, mark: str = "", alone: bool = False
+) -> Identity:
     """The name of a dataset, with a mark behind it. Without one it is this process's own, which is said once.
+
+    ``alone``: nothing of it is shared, so without a name each loader has one of its own, and only its own workers, with
+    the dataset as it was when they started, make its items.
 
     Raises:
         InvalidError: a name or version that cannot be one.
@@ -216,7 +221,7 @@ def identity(base: Any, name: str | None, version: int | str | None, mark: str =
     if name is None:
         if version is not None:
             raise InvalidError(f"version={version!r} needs name=", subject="version")
-        return Identity(_own(base), "1", True)
+        return Identity(_own(base, alone), "1", True)
     if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable() or set(name) & set("@/ :"):
         raise InvalidError(
             f"name is {name!r}; it must have 1 to 128 printable characters, none of them a space, '@', ':' or '/'",
@@ -229,15 +234,16 @@ def identity(base: Any, name: str | None, version: int | str | None, mark: str =
     return Identity(name + mark, text, False)
 
 
-def _own(base: Any) -> str:
-    known = _private.get(id(base))
+def _own(base: Any, alone: bool) -> str:
+    known = None if alone else _private.get(id(base))
     if known is not None and (known[0]() if isinstance(known[0], weakref.ref) else known[0]) is base:
         return known[1]
     name = f"{os.getpid()}-{os.urandom(4).hex()}/{next(_names)}"
-    try:
-        _private[id(base)] = (weakref.ref(base), name)
-    except TypeError:
-        _private[id(base)] = (base, name)  # lists have no weak references: it stays as long as the process
+    if not alone:
+        try:
+            _private[id(base)] = (weakref.ref(base), name)
+        except TypeError:
+            _private[id(base)] = (base, name)  # lists have no weak references: it stays as long as the process
     if type(base).__qualname__ not in _said:
         _said.add(type(base).__qualname__)
         warn(

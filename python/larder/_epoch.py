@@ -313,7 +313,8 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
             shared.warned_of_kept_batches = True
             warn(
                 f"job {shared.name!r}: {others + 1} batches are kept referenced, so the loader hands out copies; "
-                f"drop batches (or copy what you keep), or raise prefetch= (now {ring.slots - 2})",
+                f"drop batches (or copy what you keep), or raise prefetch= (now {ring.slots - 2}; of a DataLoader: "
+                "prefetch_factor= with num_workers=)",
                 KeptBatchesWarning,
             )
     return batch

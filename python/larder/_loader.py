@@ -91,7 +91,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         num_workers: processes that run the dataset; 0 (default) runs it in this process, while ``next()`` waits.
         collate_fn: makes a batch of a list of samples, in this process.
         ragged: what becomes of fields whose samples differ in size: "list", "pad" (with ``pad_value``, up to a multiple
-            of ``pad_multiple``), or "nested" (a nested tensor of torch). Default: InvalidError in such a batch.
+            of ``pad_multiple``), or "nested" (a nested tensor of torch). Default: InvalidError in such a batch, or
+            SampleError for an item unlike those that were looked at.
         sample_timeout: seconds that one item may take before it is tried elsewhere and then left out; default 60, and
             a day without workers.
         worker_memory: bytes by which a worker may grow before it is replaced; default: any.

@@ -42,7 +42,7 @@ class Makers:
         if self.inline is not None:
             self.inline.serve(orders)
         elif self.crew is not None:
-            if self.epochs and not self.plan.persistent:
+            if not (self.epochs and self.plan.persistent):
                 self.crew.stop()  # the next ones see the dataset as the script has changed it since
             self.crew.serve(orders)
         self.epochs += 1

@@ -36,5 +36,5 @@ def refuse_worker() -> None:
         raise InvalidError(
             "a larder.Loader is iterated inside a worker of torch's DataLoader",
             subject="DataLoader",
-            hint="iterate the Loader itself in the training loop; it needs no DataLoader and no workers",
+            hint="iterate the Loader itself, or give its as_dataset() to a DataLoader with num_workers=0",
         )

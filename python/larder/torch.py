@@ -54,7 +54,7 @@ class DataLoader:
         timeout: seconds that a batch may take; 0 = any.
         worker_init_fn, multiprocessing_context, persistent_workers: as torch's. Workers that stay keep the dataset as
             it was when they started.
-        generator: gives the seed; so does ``torch.manual_seed``.
+        generator: gives the seed; so does ``torch.manual_seed``. An order repeats with ``order="fixed"`` only.
         prefetch_factor: batches ahead for each worker, 64 in all at most.
         in_order: batches always come in order.
         larder: the arguments of :class:`larder.Loader` that torch has no word for: name, version, cache, share,
@@ -254,6 +254,8 @@ def _order(dataset: Any, sampler: Any, shuffle: bool | None, generator: Any) -> 
         raise InvalidError("sampler= and shuffle=True exclude each other", subject="sampler")
     kind = type(sampler)
     if kind is data.SequentialSampler:
+        if len(sampler.data_source) != len(dataset):
+            raise _unknown(f"a SequentialSampler of {len(sampler.data_source)} samples on a dataset of {len(dataset)}")
         return _Order(dataset, False, _seed(generator), generator)
     if kind is data.RandomSampler:
         if sampler.replacement or sampler.num_samples != len(dataset):

@@ -481,6 +481,7 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         ({"num_workers": -1}, "num_workers is -1"),
         ({"timeout": -1}, "timeout is -1"),
         ({"shuffle": True, "sampler": data.SequentialSampler(ten)}, "exclude each other"),
+        ({"sampler": data.SequentialSampler(range(3))}, "a SequentialSampler of 3 samples on a dataset of 10"),
         (
             {"batch_sampler": data.BatchSampler(data.SequentialSampler(ten), 2, False), "batch_size": 2},
             "batch_sampler= excl",
@@ -586,3 +587,26 @@ def test_nothing_is_left_behind(real):
     pids = [m.process.pid for m in loader._shared.makers.crew.members]
     loader.close()
     assert not any(os.path.exists(f"/proc/{p}") for p in pids) and threading.active_count() == before
+
+
+class Modes:
+    """Items say in which mode the dataset was when they were made."""
+
+    train = True
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, i):
+        return int(self.train)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_loaders_on_a_dataset_that_changes_its_mode(loader_of, workers):
+    """Nothing is shared without being asked for, so no loader has items of the workers that another one started."""
+    dataset = Modes()
+    train = loader_of(dataset, batch_size=10, shuffle=True, num_workers=workers)
+    val = loader_of(dataset, batch_size=10, num_workers=workers)
+    assert sum(int(b.sum()) for b in train) == 100
+    dataset.train = False
+    assert sum(int(b.sum()) for b in val) == 0
