@@ -22,6 +22,7 @@ type CatalogConfig struct {
 	StorageLimit int64         // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
 	StorageIOPS  int64         // reads a second, 0 = none
 	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
+	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
 	Logger       *slog.Logger
 }
@@ -43,6 +44,7 @@ type Catalog struct {
 	byName   map[string]*Dataset
 	roots    []*rootState
 	byRoot   map[string]*rootState // by canonical uri
+	made     madeUse
 }
 
 // rootState is one folder, or one set of packed files, whatever datasets name it: they share its ids and its saved
@@ -67,6 +69,9 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.MaxObject == 0 {
 		cfg.MaxObject = 1 << 30
+	}
+	if cfg.MaxMade == 0 {
+		cfg.MaxMade = maxAllMade
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -321,6 +326,9 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 	c.mu.Lock()
 	if c.byName[d.name] == d {
 		delete(c.byName, d.name)
+		if m := d.Made(); m != nil {
+			c.made.samples -= m.Length
+		}
 	}
 	if last && c.byRoot[d.rs.uri] == d.rs {
 		delete(c.byRoot, d.rs.uri)

@@ -16,6 +16,9 @@ const schemeMade = "python:"
 // MaxMade is the most samples that a dataset made by workers may have: each takes 60 bytes of the daemon's memory.
 const MaxMade = 1 << 26
 
+// maxAllMade is the most samples that all of them may have together, unless the configuration says another number.
+const maxAllMade = 2 * MaxMade
+
 // Made is a dataset whose samples are made by worker processes of clients: numbers from 0 on, and nothing stored. What
 // a sample is, only the workers know.
 type Made struct {
@@ -24,6 +27,11 @@ type Made struct {
 	UID           uint32 // of the user who declared it, and may use it
 	Fingerprint   uint64 // of what it was declared with
 	Private       bool   // of one client, until its last job ends
+}
+
+// madeUse is what datasets made by workers take. Catalog.mu guards it.
+type madeUse struct {
+	samples int // of all that are declared
 }
 
 // URI is python:NAME@VERSION.
@@ -64,7 +72,8 @@ func (m *Made) mayUse(r Reader) error {
 func (d *Dataset) Made() *Made { return d.snap.Load().made }
 
 // AddMade makes a dataset of samples that workers make. One of that uri that is there already is returned, whatever it
-// was declared with: the caller compares.
+// was declared with: the caller compares. Errors are *errs.Error: INVALID_ARGUMENT, RESOURCE_EXCEEDED where all
+// datasets made by workers would have too many samples together; or the context's.
 func (c *Catalog) AddMade(ctx context.Context, m Made) (d *Dataset, added bool, err error) {
 	if err := m.check(); err != nil {
 		return nil, false, err
@@ -78,10 +87,27 @@ func (c *Catalog) AddMade(ctx context.Context, m Made) (d *Dataset, added bool, 
 	if d, ok := c.named(uri); ok {
 		return d, false, nil
 	}
+	if err := c.reserveMade(&m); err != nil {
+		return nil, false, err
+	}
 	rs.snap.Store(c.madeSnapshot(&m, rs.index))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.newDatasetLocked(uri, uri, rs), true, nil
+}
+
+// reserveMade counts the samples of a dataset that is being declared.
+func (c *Catalog) reserveMade(m *Made) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.Length > c.cfg.MaxMade-c.made.samples {
+		return errs.New(errs.ResourceExceeded, printable(m.URI()),
+			"remove datasets that are not needed any more: larder dataset rm NAME; or declare fewer samples",
+			"declare %s: it has %d samples, the other datasets made by workers have %d, and %d in all are the most",
+			printable(m.URI()), m.Length, c.made.samples, c.cfg.MaxMade)
+	}
+	c.made.samples += m.Length
+	return nil
 }
 
 // madeSnapshot gives the samples their objects: those that they had before, should the dataset come back.
