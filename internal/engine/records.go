@@ -350,8 +350,8 @@ func (e *Engine) removePrivate(d *source.Dataset) {
 	}
 }
 
-// notRegistered removes a private dataset on which no job could be registered, unless another one uses it. A client that
-// asks again after a moment finds it.
+// notRegistered removes a private dataset on which no job could be registered, unless another one uses it. It stays
+// where the client is to ask again after a moment.
 func (e *Engine) notRegistered(ctx context.Context, uri string, why error) {
 	x, ok := e.library.declared.of(uri)
 	if !ok || !x.made.Private || x.made.UID != asker(ctx).uid() || e.draining.Load() ||

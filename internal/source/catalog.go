@@ -40,7 +40,7 @@ type Catalog struct {
 	seen    seenCache
 
 	mu       sync.RWMutex // guards what follows
-	datasets []*Dataset   // by id; a superseded one stays for its jobs
+	datasets []*Dataset   // by id; a superseded one stays for its jobs; nil = made by workers, and removed
 	byName   map[string]*Dataset
 	roots    []*rootState
 	byRoot   map[string]*rootState // by canonical uri
@@ -289,18 +289,18 @@ func (c *Catalog) List() []*Dataset {
 	defer c.mu.RUnlock()
 	var out []*Dataset
 	for _, d := range c.datasets {
-		if c.byName[d.name] == d {
+		if d != nil && c.byName[d.name] == d {
 			out = append(out, d)
 		}
 	}
 	return out
 }
 
-// ByID returns any dataset of this run, superseded ones included.
+// ByID returns any dataset of this run, superseded ones included; not one made by workers that was removed.
 func (c *Catalog) ByID(id ident.DatasetID) (*Dataset, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if int64(id) >= int64(len(c.datasets)) {
+	if int64(id) >= int64(len(c.datasets)) || c.datasets[id] == nil {
 		return nil, false
 	}
 	return c.datasets[id], true
@@ -327,7 +327,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 	if c.byName[d.name] == d {
 		delete(c.byName, d.name)
 		if m := d.Made(); m != nil {
-			c.made.samples -= m.Length
+			c.releaseMadeLocked(d, m)
 		}
 	}
 	if last && c.byRoot[d.rs.uri] == d.rs {
@@ -560,7 +560,7 @@ func (c *Catalog) publish(rs *rootState, next *snapshot) {
 	defer c.mu.Unlock()
 	rs.snap.Store(next)
 	for _, d := range slices.Clone(c.datasets) {
-		if d.rs != rs || c.byName[d.name] != d {
+		if d == nil || d.rs != rs || c.byName[d.name] != d {
 			continue
 		}
 		was := d.snap.Load().classes

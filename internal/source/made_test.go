@@ -55,3 +55,53 @@ func TestAllMadeDatasetsTogetherAreBounded(t *testing.T) {
 	removeMade(t, c, a)
 	addMade(t, c, Made{Name: "e", Length: 600})
 }
+
+func TestObjectsOfPrivateDatasetsAreUsedAgain(t *testing.T) {
+	c := madeCatalog(t, CatalogConfig{})
+	const sets, n = 1000, 1000
+	private := func(i int) Made { return Made{Name: fmt.Sprintf("PID-1/%d", i), Length: n, Private: true} }
+	for i := range sets {
+		d := addMade(t, c, private(i))
+		path, _ := c.ObjectPath(d.Object(7))
+		if want := fmt.Sprintf("python:PID-1/%d@#7", i); path != want {
+			t.Fatalf("sample 7 of %s is %q", d.Name(), path)
+		}
+		_, _, mtime := d.File(d.Object(7))
+		removeMade(t, c, d)
+		if _, _, again := d.File(d.Object(7)); again != mtime || d.Len() != n {
+			t.Fatalf("a holder reads %d samples, of %d and then %d", d.Len(), mtime, again)
+		}
+		if s, ok := d.Sample(d.Object(7)); !ok || s != 7 {
+			t.Fatalf("a holder finds sample %d, %v", s, ok)
+		}
+		if _, ok := c.ByID(d.ID()); ok || d.rs.snap.Load().objs != nil {
+			t.Fatal("the catalogue keeps a removed dataset")
+		}
+	}
+	if got := c.Objects(); got != n {
+		t.Errorf("%d objects after %d sets of %d, one at a time", got, sets, n)
+	}
+	held := []*Dataset{addMade(t, c, private(sets)), addMade(t, c, private(sets+1)), addMade(t, c, private(sets+2))}
+	seen := map[uint32]bool{}
+	for _, d := range held {
+		for i := range n {
+			if o := uint32(d.Object(sampleID(i))); seen[o] {
+				t.Fatalf("object %d is of two datasets", o)
+			} else {
+				seen[o] = true
+			}
+		}
+	}
+	if got := c.Objects(); got != 3*n {
+		t.Errorf("%d objects for three at once", got)
+	}
+	if len(c.List()) != 3 {
+		t.Errorf("%d datasets", len(c.List()))
+	}
+	named := addMade(t, c, Made{Name: "named", Length: n})
+	was := named.Object(3)
+	removeMade(t, c, named)
+	if again := addMade(t, c, Made{Name: "named", Length: n}); again.Object(3) != was {
+		t.Error("a named one came back with other objects")
+	}
+}
