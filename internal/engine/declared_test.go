@@ -135,6 +135,75 @@ func TestPrivateDatasetGoesWithItsJob(t *testing.T) {
 	eventually(t, "it is gone again", func() bool { _, ok := w.catalog.Get(uri); return !ok })
 }
 
+func privately(r *larderv1.AddRecordsRequest) { r.Private = true }
+
+func TestPrivateDatasetGoesWithAFailedRegistration(t *testing.T) {
+	w := serve(t)
+	c := w.dial()
+	bad := func(s *larderv1.JobSpec) { s.Cache = "all" }
+	there := func(uri string) bool { _, ok := w.catalog.Get(uri); return ok }
+	uri := declare(t, c, "PID-1/1", 10, privately)
+	theirs := &larderv1.RegisterJobRequest{Spec: madeSpec("x", uri, 5)}
+	if _, err := w.engine.RegisterJob(as(t, 61002), theirs); reasonOf(err) != errs.Denied {
+		t.Error("another user registered a job")
+	}
+	if !there(uri) {
+		t.Fatal("another user removed it")
+	}
+	if _, err := register(c, madeSpec("a", uri, 5, bad)); reasonOf(err) != errs.Invalid {
+		t.Fatal(err)
+	}
+	if there(uri) {
+		t.Error("it stays, and no job uses it")
+	}
+	declare(t, c, "PID-1/1", 10, privately)
+	declare(t, c, "PID-1/1", 10, privately) // by two Loaders: what one cannot use the other can
+	if _, err := register(c, madeSpec("a", uri, 5, bad)); reasonOf(err) != errs.Invalid {
+		t.Fatal(err)
+	}
+	job, tr := w.madeJob(madeSpec("b", uri, 5, func(s *larderv1.JobSpec) { s.Epochs = 1 }))
+	declare(t, c, "PID-1/1", 10, privately)
+	if _, err := register(c, madeSpec("a", uri, 5, bad)); reasonOf(err) != errs.Invalid {
+		t.Fatal(err)
+	}
+	declare(t, c, "PID-1/1", 10, privately) // as another rank of a job does
+	if _, err := register(c, madeSpec("b", uri, 5, func(s *larderv1.JobSpec) { s.Epochs = 1 })); err != nil {
+		t.Fatal(err)
+	}
+	w.workers(1, nil, job)
+	exactly(t, "b", tr.mustRecords(0).ids, all(10))
+	tr.detach()
+	eventually(t, "it is gone", func() bool { return !there(uri) })
+}
+
+func TestPrivateDatasetsWithoutJobsEndWithTheDaemon(t *testing.T) {
+	fs := journal.NewMemFS()
+	used, unused, named := "python:PID-1/1@1", "python:PID-1/2@1", "python:named@1"
+	t.Run("before", func(t *testing.T) {
+		w := onDisk(t, fs)
+		c := w.dial()
+		declare(t, c, "PID-1/1", 10, privately)
+		declare(t, c, "PID-1/2", 10, privately)
+		declare(t, c, "named", 10)
+		if _, err := register(c, madeSpec("a", used, 5)); err != nil {
+			t.Fatal(err)
+		}
+		w.engine.Leave()
+	})
+	for _, life := range []string{"after", "once more"} {
+		t.Run(life, func(t *testing.T) {
+			w := onDisk(t, fs)
+			w.dial()
+			for uri, want := range map[string]bool{used: true, unused: false, named: true} {
+				if _, ok := w.catalog.Get(uri); ok != want {
+					t.Errorf("%s is there: %v", uri, ok)
+				}
+			}
+			w.engine.Leave()
+		})
+	}
+}
+
 func TestBadSpecsOnRecords(t *testing.T) {
 	w := serve(t)
 	c := w.dial()
@@ -176,5 +245,10 @@ func TestBadSpecsOnRecords(t *testing.T) {
 		if _, err := w.engine.AddRecords(t.Context(), req); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
 		}
+	}
+	_, err := register(c, spec("folder", t.TempDir(), 2, func(s *larderv1.JobSpec) { s.Cache = "items" }))
+	const says = `cache belongs to datasets made by workers, and dataset "imagefolder:`
+	if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), " is not one") {
+		t.Errorf("%v", err)
 	}
 }

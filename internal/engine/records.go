@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -17,6 +17,7 @@ import (
 	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/journal"
 	"larder/internal/nearest"
 	records "larder/internal/record"
 	"larder/internal/session"
@@ -32,7 +33,7 @@ type declaration struct {
 	parts  map[string]any // of its fingerprint
 	schema records.Schema
 	proto  *larderv1.Schema
-	asked  atomic.Bool // since it was declared last, no job has been registered on it
+	asked  int // how often it was declared since, and no job was registered on it; declarations.mu guards it
 }
 
 // declarations are those of all datasets, by uri. The zero value is empty.
@@ -62,6 +63,46 @@ func (d *declarations) set(uri string, x *declaration) {
 	}
 }
 
+// expect notes that the client who declared a dataset is to register a job on it.
+func (d *declarations) expect(uri string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.byURI[uri]; x != nil {
+		x.asked++
+	}
+}
+
+// settled notes that he did, or could not.
+func (d *declarations) settled(uri string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.byURI[uri]; x != nil && x.asked > 0 {
+		x.asked--
+	}
+}
+
+// unasked reports whether a dataset is declared, and no client is to register a job on it.
+func (d *declarations) unasked(uri string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.byURI[uri]
+	return x != nil && x.asked == 0
+}
+
+// private are the uris of the private datasets, sorted.
+func (d *declarations) private() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []string
+	for uri, x := range d.byURI { // order-free: sorted below
+		if x.made.Private {
+			out = append(out, uri)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // AddRecords declares a dataset whose samples are records made by worker processes. One that is declared already must
 // be the same.
 func (e *Engine) AddRecords(
@@ -84,21 +125,23 @@ func (e *Engine) AddRecords(
 	if x.made.Fingerprint, err = x.fingerprint(); err != nil {
 		return nil, err
 	}
-	e.registering.Lock() // it must not be removed between the two
+	rec, err := x.record() // before it is declared: nothing that fails leaves a dataset that no journal has
+	if err != nil {
+		return nil, err
+	}
+	e.registering.Lock() // it must not be removed meanwhile
 	d, added, err := e.library.declare(ctx, x)
 	if err == nil {
-		if y, ok := e.library.declared.of(d.URI()); ok {
-			y.asked.Store(true)
-		}
+		e.library.declared.expect(d.URI())
+	}
+	if added {
+		e.library.journal.Append(rec, nil)
 	}
 	e.registering.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	if added {
-		if err := e.library.recordDeclaration(x); err != nil {
-			return nil, err
-		}
 		e.cfg.Log.Info("dataset declared", "uri", d.URI(), "samples", d.LiveCount(), "uid", x.made.UID,
 			"private", x.made.Private)
 	}
@@ -175,23 +218,23 @@ func fieldsOf(s *records.Schema) string {
 	return "(" + strings.Join(out, ", ") + ")"
 }
 
-// recordDeclaration makes a declaration survive.
-func (l *library) recordDeclaration(x *declaration) error {
+// record makes the record by which a declaration survives.
+func (x *declaration) record() (rec journal.Indexed, err error) {
 	parts, err := json.Marshal(x.parts)
 	if err != nil {
-		return err
+		return rec, err
 	}
 	schema, err := protojson.Marshal(x.proto)
 	if err != nil {
-		return err
+		return rec, err
 	}
 	m := &x.made
 	text, err := json.Marshal(record.Made{Name: m.Name, Version: m.Version, Length: m.Length, UID: m.UID,
 		Private: m.Private, Fingerprint: parts, Schema: schema})
 	if err != nil {
-		return err
+		return rec, err
 	}
-	return l.recordName(record.Dataset{Name: m.URI(), URI: m.URI(), Made: string(text)})
+	return record.Indexed(record.Dataset{Name: m.URI(), URI: m.URI(), Made: string(text)})
 }
 
 // declareAgain declares a dataset of the journal.
@@ -300,12 +343,55 @@ func (e *Engine) endMade(j *job) {
 func (e *Engine) removePrivate(d *source.Dataset) {
 	_, err := e.remove(context.Background(), d, func() bool {
 		now, there := e.cfg.Data.Catalog.Get(d.URI())
-		x, ok := e.library.declared.of(d.URI())
-		return there && now == d && ok && !x.asked.Load()
+		return there && now == d && e.library.declared.unasked(d.URI())
 	})
 	if err != nil && !errs.Is(err, errs.AlreadyExists) && !errs.Is(err, errs.Unavailable) {
 		e.log.note(slog.LevelWarn, "a private dataset could not be removed", "dataset", d.URI(), "err", err)
 	}
+}
+
+// notRegistered removes a private dataset on which no job could be registered, unless another one uses it. It stays
+// where the client is to ask again after a moment.
+func (e *Engine) notRegistered(ctx context.Context, uri string, why error) {
+	x, ok := e.library.declared.of(uri)
+	if !ok || !x.made.Private || x.made.UID != asker(ctx).uid() || e.draining.Load() ||
+		errs.Is(why, errs.RankHeld) || errs.Is(why, errs.Unavailable) {
+		return
+	}
+	e.library.declared.settled(uri)
+	if d, ok := e.cfg.Data.Catalog.Get(uri); ok {
+		e.removePrivate(d)
+	}
+}
+
+// removeUnused removes the private datasets of the journal on which no job was restored: their clients are gone.
+func (t *restorer) removeUnused(ctx context.Context) error {
+	for _, uri := range t.library.declared.private() {
+		d, ok := t.library.catalog.Get(uri)
+		if !ok || t.jobs.reads(d) {
+			continue
+		}
+		if _, _, err := t.library.catalog.Remove(ctx, d); err != nil {
+			return err
+		}
+		t.library.declared.set(uri, nil)
+		if err := t.library.recordName(record.Dataset{Name: d.Name(), URI: d.URI(), Removed: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reads reports whether a job that is remembered reads a dataset.
+func (r *registry) reads(d *source.Dataset) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.mu.jobs { // order-free: one is enough
+		if j.Data == d {
+			return true
+		}
+	}
+	return false
 }
 
 // noRecords refuses what a job can ask of records only.
@@ -319,7 +405,8 @@ func noRecords(s *larderv1.JobSpec) error {
 	} {
 		if f.set {
 			return errs.New(errs.Unsupported, f.name, "leave it out; a subset expression selects samples",
-				"register job %s: %s belongs to datasets made by workers, which this daemon has not", s.GetName(), f.name)
+				"register job %s: %s belongs to datasets made by workers, and dataset %.80q is not one", s.GetName(), f.name,
+				s.GetDataset())
 		}
 	}
 	return nil

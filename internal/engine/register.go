@@ -24,6 +24,16 @@ import (
 func (e *Engine) RegisterJob(
 	ctx context.Context, req *larderv1.RegisterJobRequest,
 ) (*larderv1.RegisterJobResponse, error) {
+	out, err := e.register(ctx, req)
+	if err != nil {
+		e.notRegistered(ctx, req.GetSpec().GetDataset(), err)
+	}
+	return out, err
+}
+
+func (e *Engine) register(
+	ctx context.Context, req *larderv1.RegisterJobRequest,
+) (_ *larderv1.RegisterJobResponse, err error) {
 	if e.draining.Load() {
 		return nil, errDraining
 	}
@@ -47,6 +57,11 @@ func (e *Engine) RegisterJob(
 	j.subsets.asked[0].sketch = e.jobs.sketched(j.Data, j.subsets.asked[0])
 	e.registering.Lock()
 	defer e.registering.Unlock() // held while the journal writes, and no longer
+	defer func() {
+		if err == nil {
+			e.library.declared.settled(j.Data.URI())
+		}
+	}()
 	if e.draining.Load() {
 		return nil, errDraining
 	}
@@ -109,9 +124,6 @@ func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) er
 	e.memory.stratified(j.Data.ID())
 	j.ID = r.Job
 	e.jobs.add(j)
-	if x, ok := e.library.declared.of(j.Data.URI()); ok {
-		x.asked.Store(false)
-	}
 	e.cfg.Log.Info("job registered", "job", j.spec.GetName(), "id", uint32(j.ID), "samples", j.life.Subset,
 		"order", j.mode.String(), "batch_size", j.life.Batch, "world_size", j.life.World, "recipe", j.Recipe.ID().String())
 	return nil

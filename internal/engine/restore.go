@@ -43,7 +43,7 @@ func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 		}
 	}
 	known := newSelections()
-	return restore.All(s.Jobs(), restore.Steps[*returning]{
+	err := restore.All(s.Jobs(), restore.Steps[*returning]{
 		Open:    func(js *journal.JobState) (*returning, error) { return t.reopen(ctx, js, known) },
 		Read:    func(r *returning) error { return t.reread(r, known) },
 		Put:     func(r *returning) error { return t.restoreJob(ctx, r) },
@@ -58,6 +58,10 @@ func (t *restorer) restore(ctx context.Context, s *journal.State) error {
 			return nil
 		},
 	})
+	if err != nil {
+		return err
+	}
+	return t.removeUnused(ctx)
 }
 
 // readd adds a dataset of the journal.

@@ -22,6 +22,7 @@ type CatalogConfig struct {
 	StorageLimit int64         // bytes a second over all reads, 0 = none: a share of slow storage, or an experiment
 	StorageIOPS  int64         // reads a second, 0 = none
 	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
+	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
 	Logger       *slog.Logger
 }
@@ -39,10 +40,11 @@ type Catalog struct {
 	seen    seenCache
 
 	mu       sync.RWMutex // guards what follows
-	datasets []*Dataset   // by id; a superseded one stays for its jobs
+	datasets []*Dataset   // by id; a superseded one stays for its jobs; nil = made by workers, and removed
 	byName   map[string]*Dataset
 	roots    []*rootState
 	byRoot   map[string]*rootState // by canonical uri
+	made     madeUse
 }
 
 // rootState is one folder, or one set of packed files, whatever datasets name it: they share its ids and its saved
@@ -67,6 +69,9 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.MaxObject == 0 {
 		cfg.MaxObject = 1 << 30
+	}
+	if cfg.MaxMade == 0 {
+		cfg.MaxMade = maxAllMade
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -284,18 +289,18 @@ func (c *Catalog) List() []*Dataset {
 	defer c.mu.RUnlock()
 	var out []*Dataset
 	for _, d := range c.datasets {
-		if c.byName[d.name] == d {
+		if d != nil && c.byName[d.name] == d {
 			out = append(out, d)
 		}
 	}
 	return out
 }
 
-// ByID returns any dataset of this run, superseded ones included.
+// ByID returns any dataset of this run, superseded ones included; not one made by workers that was removed.
 func (c *Catalog) ByID(id ident.DatasetID) (*Dataset, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if int64(id) >= int64(len(c.datasets)) {
+	if int64(id) >= int64(len(c.datasets)) || c.datasets[id] == nil {
 		return nil, false
 	}
 	return c.datasets[id], true
@@ -321,6 +326,9 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 	c.mu.Lock()
 	if c.byName[d.name] == d {
 		delete(c.byName, d.name)
+		if m := d.Made(); m != nil {
+			c.releaseMadeLocked(d, m)
+		}
 	}
 	if last && c.byRoot[d.rs.uri] == d.rs {
 		delete(c.byRoot, d.rs.uri)
@@ -552,7 +560,7 @@ func (c *Catalog) publish(rs *rootState, next *snapshot) {
 	defer c.mu.Unlock()
 	rs.snap.Store(next)
 	for _, d := range slices.Clone(c.datasets) {
-		if d.rs != rs || c.byName[d.name] != d {
+		if d == nil || d.rs != rs || c.byName[d.name] != d {
 			continue
 		}
 		was := d.snap.Load().classes

@@ -82,6 +82,9 @@ func (d *Dataset) File(o ident.ObjectID) (key string, size, mtime int64) {
 	if s, ok := snap.rev.find(o); ok {
 		key = snap.Key(s)
 	}
+	if snap.made != nil {
+		return key, 0, snap.made.mtime
+	}
 	m, _ := d.cat.objects.meta(o)
 	return key, m.size, m.mtime
 }

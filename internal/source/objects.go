@@ -42,8 +42,8 @@ func (o *object) hash() uint64 {
 	return xrand.Hash(o.ino, uint64(o.mtime), uint64(o.off), uint64(o.size), uint64(o.dev)<<32|uint64(o.ordinal))
 }
 
-// objectTable gives identities dense ids, append-only: a row never changes. slots is an open hash table of id+1 with
-// linear probing, at most 3/4 full; a Go map with these keys would need twice the memory of the rows themselves.
+// objectTable gives identities dense ids, append-only: an identity never changes. slots is an open hash table of id+1
+// with linear probing, at most 3/4 full; a Go map with these keys would need twice the memory of the rows themselves.
 type objectTable struct {
 	mu    sync.RWMutex // guards what follows
 	devs  []uint64
