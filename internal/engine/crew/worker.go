@@ -3,6 +3,7 @@ package crew
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"larder/internal/engine/work"
@@ -27,6 +28,9 @@ type Worker struct {
 	input   *shm.Segment
 	memory  *shm.Segment // of the goroutine of its session
 
+	// giving is held while a task is given, so that the frames have the order of held. Taken before Crew.mu.
+	giving sync.Mutex
+
 	// Guarded by Crew.mu.
 	held    []held // oldest first
 	taking  int    // records that are being copied out of its memory
@@ -42,7 +46,8 @@ type Worker struct {
 // held is a task at a worker.
 type held struct {
 	t    *task
-	slot int // of its input; -1 = it has none
+	slot int  // of its input; -1 = it has none
+	sent bool // its input is there: it may be answered
 }
 
 // Attach makes a worker of a session. recipes are jobs whose recipes it can run, all of one dataset, in the order of
@@ -128,6 +133,8 @@ func (w *Worker) pump() {
 
 // give gives the worker one task; false = there is none for it, or it has enough.
 func (w *Worker) give() bool {
+	w.giving.Lock()
+	defer w.giving.Unlock()
 	c := w.c
 	c.mu.Lock()
 	if !w.hasRoom() {
@@ -145,7 +152,7 @@ func (w *Worker) give() bool {
 	if t.tries > 1 {
 		c.mu.stats.Retries++
 	}
-	h := held{t, -1}
+	h := held{t: t, slot: -1}
 	if t.first > 0 {
 		for i, used := range w.slots {
 			if !used {
@@ -164,7 +171,7 @@ func (w *Worker) give() bool {
 	c.mu.Unlock()
 	if h.slot >= 0 && !w.putInput(h, &f) {
 		c.mu.Lock()
-		held := w.letGo(t.id) != nil
+		held := w.letGo(t.id, false) != nil
 		c.mu.Unlock()
 		if held {
 			c.cfg.Send(t.lost())
@@ -172,6 +179,13 @@ func (w *Worker) give() bool {
 		}
 		return true
 	}
+	c.mu.Lock()
+	for i := range w.held { // none when the worker ended meanwhile
+		if w.held[i].t == t {
+			w.held[i].sent = true
+		}
+	}
+	c.mu.Unlock()
 	w.out.Task(f)
 	return true
 }
@@ -209,11 +223,15 @@ func (c *Crew) open(t *task) ([]byte, tiers.View, bool) {
 	return v.Bytes, v, err == nil
 }
 
-// letGo takes a task out of the worker's hands; nil = it does not have it. Crew.mu is held.
-func (w *Worker) letGo(id uint64) *task {
+// letGo takes a task out of the worker's hands; nil = it does not have it, or answers what it was not sent. Crew.mu is
+// held.
+func (w *Worker) letGo(id uint64, answered bool) *task {
 	for i, h := range w.held {
 		if h.t.id != id {
 			continue
+		}
+		if answered && !h.sent {
+			return nil
 		}
 		w.held = append(w.held[:i], w.held[i+1:]...)
 		if h.slot >= 0 {
@@ -292,6 +310,8 @@ func (w *Worker) end(why string, certain bool) int {
 	back := w.held
 	w.held = nil
 	c.mu.Unlock()
+	w.giving.Lock()   // whose input is still copied may be answered, and the input used again, only after that
+	w.giving.Unlock() //nolint:staticcheck // an empty critical section is the wait
 	for i, h := range back {
 		switch {
 		case i > 0 || why == "":
