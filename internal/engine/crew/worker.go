@@ -38,7 +38,8 @@ type Worker struct {
 	ready   bool
 	closed  bool
 	done    uint64
-	since   time.Time   // the oldest task has been worked on since
+	oldest  time.Time   // the oldest task has been the oldest since
+	since   time.Time   // the last answer, or the beginning of the first task
 	disarm  func() bool // of the deadline; nil = there is none
 	filling [][2]int64  // by slot: pages that are present
 }
@@ -164,6 +165,7 @@ func (w *Worker) give() bool {
 	}
 	w.held = append(w.held, h)
 	if len(w.held) == 1 {
+		w.since = c.cfg.Now()
 		w.arm()
 	}
 	f := wire.TaskFrame{Task: t.id, Sample: uint64(t.sample), Seed: t.seed, Instance: t.instance,
@@ -237,7 +239,10 @@ func (w *Worker) letGo(id uint64, answered bool) *task {
 		if h.slot >= 0 {
 			w.slots[h.slot] = false
 		}
-		w.arm()
+		w.since = w.c.cfg.Now()
+		if i == 0 {
+			w.arm()
+		}
 		return h.t
 	}
 	return nil
@@ -249,7 +254,7 @@ func (w *Worker) arm() {
 		w.disarm()
 		w.disarm = nil
 	}
-	w.since = w.c.cfg.Now()
+	w.oldest = w.c.cfg.Now()
 	if len(w.held) == 0 || w.held[0].t.job.Made.Timeout <= 0 {
 		return
 	}

@@ -88,3 +88,22 @@ func TestUnsentTasksAreNotAnswered(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// Answers to other tasks do not prolong the deadline of the oldest one.
+func TestTheOldestTaskHasADeadline(t *testing.T) {
+	r := newRig(t)
+	r.prepare(1, false)
+	r.prepare(2, false)
+	w, h, mem := r.attach(1<<16, "c")
+	defer w.Close(true)
+	h.take(t)
+	second := h.take(t)
+	r.clock.pass(900 * time.Millisecond)
+	if err := w.put(mem, blobOf(t, 10), second.Task); err != nil {
+		t.Fatal(err)
+	}
+	r.clock.pass(100 * time.Millisecond)
+	if len(h.gone) != 1 {
+		t.Error("a worker with a task of 1 s in hand stays")
+	}
+}
