@@ -316,7 +316,7 @@ func (w *Worker) end(why string, certain bool) int {
 	w.held = nil
 	c.mu.Unlock()
 	w.giving.Lock()   // whose input is still copied may be answered, and the input used again, only after that
-	w.giving.Unlock() //nolint:staticcheck // an empty critical section is the wait
+	w.giving.Unlock() //nolint:gocritic,staticcheck // an empty critical section is the wait
 	for i, h := range back {
 		switch {
 		case i > 0 || why == "":
