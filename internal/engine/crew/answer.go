@@ -86,7 +86,7 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	c := w.c
 	c.mu.Lock()
 	since := w.since
-	t := w.letGo(d.Task)
+	t := w.letGo(d.Task, true)
 	closed := w.closed
 	if t != nil {
 		w.taking++
@@ -216,7 +216,7 @@ func (c *Crew) write(t *task, blob []byte) error {
 func (w *Worker) Failed(id uint64, f wire.Failure) error {
 	c := w.c
 	c.mu.Lock()
-	t := w.letGo(id)
+	t := w.letGo(id, true)
 	closed := w.closed
 	c.mu.Unlock()
 	switch {

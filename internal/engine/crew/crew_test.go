@@ -18,6 +18,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/record"
+	"larder/internal/session"
 	"larder/internal/session/wire"
 	"larder/internal/session/workertest"
 	"larder/internal/shm"
@@ -213,6 +214,13 @@ func (r *rig) waitFor(id coordinator.FlightID) coordinator.Prepared {
 // attach makes a worker with n bytes of memory.
 func (r *rig) attach(n int64, client string) (*Worker, *hand, []byte) {
 	r.t.Helper()
+	h := &hand{came: make(chan struct{}, 1<<16)}
+	w, mem := r.attachAs(&wire.WorkRequest{Client: client, PID: 1}, n, h)
+	return w, h, mem
+}
+
+func (r *rig) attachAs(req *wire.WorkRequest, n int64, out session.Hand) (*Worker, []byte) {
+	r.t.Helper()
 	fd, mem, err := workertest.NewMemory(n, workertest.Seals)
 	if err != nil {
 		r.t.Fatal(err)
@@ -221,14 +229,13 @@ func (r *rig) attach(n int64, client string) (*Worker, *hand, []byte) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	h := &hand{came: make(chan struct{}, 1<<16)}
-	w, err := r.Attach(&wire.WorkRequest{Client: client, PID: 1}, []*work.Job{r.job}, shm.Peer{}, seg, h)
+	w, err := r.Attach(req, []*work.Job{r.job}, shm.Peer{}, seg, out)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = unix.Munmap(mem) })
 	w.Start()
-	return w, h, mem
+	return w, mem
 }
 
 func blobOf(t testing.TB, n int) []byte {

@@ -37,7 +37,7 @@ func (c *Crew) Of(j *work.Job) State {
 		}
 		v := View{ID: w.id, PID: w.pid, UID: w.uid, Client: w.client, Tasks: len(w.held), Done: w.done}
 		if v.Tasks > 0 {
-			v.Busy = now.Sub(w.since)
+			v.Busy = now.Sub(w.oldest)
 		}
 		s.Workers = append(s.Workers, v)
 	}

@@ -3,6 +3,7 @@ package crew
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"larder/internal/engine/work"
@@ -27,6 +28,9 @@ type Worker struct {
 	input   *shm.Segment
 	memory  *shm.Segment // of the goroutine of its session
 
+	// giving is held while a task is given, so that the frames have the order of held. Taken before Crew.mu.
+	giving sync.Mutex
+
 	// Guarded by Crew.mu.
 	held    []held // oldest first
 	taking  int    // records that are being copied out of its memory
@@ -34,7 +38,8 @@ type Worker struct {
 	ready   bool
 	closed  bool
 	done    uint64
-	since   time.Time   // the oldest task has been worked on since
+	oldest  time.Time   // the oldest task has been the oldest since
+	since   time.Time   // the last answer, or the beginning of the first task
 	disarm  func() bool // of the deadline; nil = there is none
 	filling [][2]int64  // by slot: pages that are present
 }
@@ -42,7 +47,8 @@ type Worker struct {
 // held is a task at a worker.
 type held struct {
 	t    *task
-	slot int // of its input; -1 = it has none
+	slot int  // of its input; -1 = it has none
+	sent bool // its input is there: it may be answered
 }
 
 // Attach makes a worker of a session. recipes are jobs whose recipes it can run, all of one dataset, in the order of
@@ -128,6 +134,8 @@ func (w *Worker) pump() {
 
 // give gives the worker one task; false = there is none for it, or it has enough.
 func (w *Worker) give() bool {
+	w.giving.Lock()
+	defer w.giving.Unlock()
 	c := w.c
 	c.mu.Lock()
 	if !w.hasRoom() {
@@ -145,7 +153,7 @@ func (w *Worker) give() bool {
 	if t.tries > 1 {
 		c.mu.stats.Retries++
 	}
-	h := held{t, -1}
+	h := held{t: t, slot: -1}
 	if t.first > 0 {
 		for i, used := range w.slots {
 			if !used {
@@ -157,6 +165,7 @@ func (w *Worker) give() bool {
 	}
 	w.held = append(w.held, h)
 	if len(w.held) == 1 {
+		w.since = c.cfg.Now()
 		w.arm()
 	}
 	f := wire.TaskFrame{Task: t.id, Sample: uint64(t.sample), Seed: t.seed, Instance: t.instance,
@@ -164,7 +173,7 @@ func (w *Worker) give() bool {
 	c.mu.Unlock()
 	if h.slot >= 0 && !w.putInput(h, &f) {
 		c.mu.Lock()
-		held := w.letGo(t.id) != nil
+		held := w.letGo(t.id, false) != nil
 		c.mu.Unlock()
 		if held {
 			c.cfg.Send(t.lost())
@@ -172,6 +181,13 @@ func (w *Worker) give() bool {
 		}
 		return true
 	}
+	c.mu.Lock()
+	for i := range w.held { // none when the worker ended meanwhile
+		if w.held[i].t == t {
+			w.held[i].sent = true
+		}
+	}
+	c.mu.Unlock()
 	w.out.Task(f)
 	return true
 }
@@ -209,17 +225,24 @@ func (c *Crew) open(t *task) ([]byte, tiers.View, bool) {
 	return v.Bytes, v, err == nil
 }
 
-// letGo takes a task out of the worker's hands; nil = it does not have it. Crew.mu is held.
-func (w *Worker) letGo(id uint64) *task {
+// letGo takes a task out of the worker's hands; nil = it does not have it, or answers what it was not sent. Crew.mu is
+// held.
+func (w *Worker) letGo(id uint64, answered bool) *task {
 	for i, h := range w.held {
 		if h.t.id != id {
 			continue
+		}
+		if answered && !h.sent {
+			return nil
 		}
 		w.held = append(w.held[:i], w.held[i+1:]...)
 		if h.slot >= 0 {
 			w.slots[h.slot] = false
 		}
-		w.arm()
+		w.since = w.c.cfg.Now()
+		if i == 0 {
+			w.arm()
+		}
 		return h.t
 	}
 	return nil
@@ -231,7 +254,7 @@ func (w *Worker) arm() {
 		w.disarm()
 		w.disarm = nil
 	}
-	w.since = w.c.cfg.Now()
+	w.oldest = w.c.cfg.Now()
 	if len(w.held) == 0 || w.held[0].t.job.Made.Timeout <= 0 {
 		return
 	}
@@ -292,6 +315,8 @@ func (w *Worker) end(why string, certain bool) int {
 	back := w.held
 	w.held = nil
 	c.mu.Unlock()
+	w.giving.Lock()   // whose input is still copied may be answered, and the input used again, only after that
+	w.giving.Unlock() //nolint:gocritic,staticcheck // an empty critical section is the wait
 	for i, h := range back {
 		switch {
 		case i > 0 || why == "":
