@@ -304,7 +304,8 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s: %v, %v", in, got, err)
 		}
 	}
-	for _, bad := range []string{"/{0..", "/{1..0}", "/{a}", "/{{0..1}}", "/{0..99999999}", "/{a..b}", "/{" + strings.Repeat("0", 99) + "1..2}", "/{0..1}" + strings.Repeat("x", 5000),
+	for _, bad := range []string{"/{0..", "/{1..0}", "/{a}", "/{{0..1}}", "/{0..99999999}", "/{a..b}",
+		"/{" + strings.Repeat("0", 99) + "1..2}", "/{0..1}" + strings.Repeat("x", 5000),
 		strings.Repeat("{0..999}", 3)} {
 		if _, err := expand(bad); err == nil {
 			t.Errorf("%s was accepted", bad)
