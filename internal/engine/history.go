@@ -269,7 +269,8 @@ func (h *history) compare(
 	}
 	switch {
 	case t.Dataset != j.Data.URI() && source.IsMade(t.Dataset):
-		return "", nil, nil, badToken("give the dataset a name=: without one it belongs to its process, and so does its state",
+		return "", nil, nil, badToken(
+			"give the dataset a name=: without one it belongs to its process, and so does its state",
 			"it is of %s, and job %s reads %s", t.Dataset, j.spec.GetName(), j.Data.URI())
 	case t.Dataset != j.Data.URI() && !listed:
 		return "", nil, nil, badToken("load it into a Loader of the dataset and subset that it was saved from",
