@@ -110,9 +110,11 @@ def test_a_script_that_keeps_batches_waits_for_no_slot_in_vain(load, daemon, gro
 
 def test_a_client_that_asks_for_anything_is_understood_to_have_told(load, daemon):
     daemon.group = 0
-    loader, it, _ = started(load, daemon)
-    check(next(it))
+    loader, it, peer = started(load, daemon)
+    eventually(lambda: all(peer.leased) or loader.stats())  # the next batch is there: a client that sleeps tells, too
+    loader.stats()  # what was told before is read
     told = daemon.told
+    check(next(it))
     loader.stats()
     assert len(daemon.releases) == 4 and daemon.told == told  # the question was enough
 
