@@ -244,7 +244,7 @@ class Session:
     def _note_told(self, board: _board.Board) -> None:
         """Queues the frame that tells of the release words. An interrupt may repeat it."""
         died, given = len(board.died), board.given
-        self.queue.append(_wire.WAKE_FRAME)
+        self.queue.append(_wire.pack(_wire.WAKE, 0))  # an object of its own: _drain knows by it what was sent
         board.note_told(died, given)
 
     def _send(self, data: bytes, deadline: float, what: str) -> None:

@@ -28,7 +28,6 @@ _RELEASE = struct.Struct("<HHIQIIQ")  # with its header
 _SEGMENT = struct.Struct("<IIQ")
 _EPOCH = struct.Struct("<II")
 HEADER_BYTES = _HEADER.size
-WAKE_FRAME = _HEADER.pack(ABI, WAKE, 0, 0)
 U32_MAX = 0xFFFFFFFF
 
 

@@ -2,6 +2,7 @@
 daemon is told of several at once, and always before the client sleeps.
 """
 
+import collections
 import gc
 import os
 import random
@@ -9,7 +10,6 @@ import signal
 import struct
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -79,17 +79,16 @@ def test_slots_go_back_in_groups(load, daemon, group, prefetch):
 @pytest.mark.parametrize("group", [1, 2, 3])
 def test_a_client_tells_once_for_a_group(load, daemon, group, monkeypatch):
     daemon.group = group
-    _, it, peer = started(load, daemon)
     sent = []
     note = Session._note_told
     monkeypatch.setattr(Session, "_note_told", lambda s, board: (sent.append(1), note(s, board)))
-    time.sleep(0.05)
-    before = daemon.told
+    _, it, peer = started(load, daemon)
+    before = len(sent)
     for n in range(60):
-        eventually(lambda: daemon.told == before + len(sent) and all(peer.leased))  # the daemon rests
+        eventually(lambda: daemon.told == len(sent) and all(peer.leased))  # the daemon rests
         assert check(next(it)) == list(range(4 * n + 12, 4 * n + 16))
     # A batch that dies before the daemon looks is one more of its group.
-    assert len(sent) in range(60 // (group + 1) - 1, 60 // group + 2)
+    assert len(sent) - before in range(60 // (group + 1) - 1, 60 // group + 2)
 
 
 @pytest.mark.parametrize("group", [0, 2, 3])
@@ -192,6 +191,35 @@ class Interrupt(BaseException):
     pass
 
 
+def test_an_interrupt_after_the_daemon_was_told_hides_no_later_telling(load, daemon, monkeypatch):
+    """The frame that tells was sent and left the queue; then an interrupt comes."""
+    daemon.group = 0  # the daemon looks only when the client tells it
+    _, it, _ = started(load, daemon, 100)
+    session = it.run.session
+
+    class Queue(collections.deque):
+        def popleft(self):
+            item = super().popleft()
+            if isinstance(item, bytes) and not raised:
+                raised.append(item)
+                raise Interrupt
+            return item
+
+    session.queue = session.board.queue = Queue(session.queue)
+    raised, got, sent, told = [], [], [], daemon.told
+    note = Session._note_told
+    monkeypatch.setattr(Session, "_note_told", lambda s, board: (sent.append(1), note(s, board)))
+    while len(got) < 388:
+        try:
+            got += check(next(it))
+        except Interrupt:
+            pass
+    assert raised and got == list(range(12, 400))
+    eventually(lambda: daemon.told == told + len(sent))
+
+
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("group", [0, 3])
 def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, group):
     daemon.interrupted = True
