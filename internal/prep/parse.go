@@ -111,18 +111,21 @@ var opNames = []string{
 //
 // Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts
 // that goes back to uint8 must agree in scale.
-func ParseRecipe(ops []OpSpec) (*Recipe, error) {
+func ParseRecipe(ops []OpSpec) (*Recipe, error) { return parseRecipe(ops, &Recipe{}) }
+
+// parseRecipe fills in r.
+func parseRecipe(ops []OpSpec, r *Recipe) (*Recipe, error) {
 	if len(ops) > maxOps {
 		return nil, errs.New(errs.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that "+
 			"are allowed", len(ops), maxOps)
 	}
 	p := parser{}
 	for i, spec := range ops {
-		if err := p.add(i, spec); err != nil {
+		if err := p.add(max(r.first-1, 0)+i, spec); err != nil { // ops are counted from 0, steps from 1
 			return nil, err
 		}
 	}
-	r := &Recipe{ops: append(p.image, p.tail...), imageOps: len(p.image)}
+	r.ops, r.imageOps = append(p.image, p.tail...), len(p.image)
 	if err := r.finalize(p.layoutFrom != "", p.layoutFrom); err != nil {
 		return nil, err
 	}
