@@ -114,6 +114,7 @@ type stream struct {
 	given    bool
 	last     uint32
 	turn     uint64           // the turn of its last planned sample
+	beside   uint64           // the last one among the executor's own work, of a stream that has another clock
 	stored   meter            // stored bytes of the objects that were prepared for it
 	deferred []deferredRow    // rows that wait until the sampler is ready
 	next     []ident.ObjectID // the objects of job.Next

@@ -176,6 +176,7 @@ func (w *Worker) give() bool {
 		held := w.letGo(t.id, false) != nil
 		c.mu.Unlock()
 		if held {
+			c.dropBlob(t)
 			c.cfg.Send(t.lost())
 			t.release()
 		}
@@ -217,6 +218,9 @@ func (w *Worker) putInput(h held, f *wire.TaskFrame) bool {
 
 // open finds the input of a task.
 func (c *Crew) open(t *task) ([]byte, tiers.View, bool) {
+	if t.blob != nil {
+		return t.blob, tiers.View{}, true
+	}
 	if t.from.Flight != 0 {
 		b, ok := c.Copy(t.from.Flight) // discarded only after this task is answered
 		return b, tiers.View{}, ok
