@@ -11,9 +11,9 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
 2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_ring``, ``_lease``, ``_board``: memory, and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
-4. ``_digest``, ``_seeds``, ``_transform``, ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets and
-   steps in Python, the processes that run them, and batches of what they make.
-5. ``_foreign``, ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_arguments``: what a
+4. ``_digest``, ``_seeds``, ``_transform``, ``_foreign``, ``ops``, ``_builtin``, ``_dataset``, ``_items``, ``_worker``,
+   ``_crew``, ``_batches``: datasets and steps, the processes that run them, and batches of what they make.
+5. ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_arguments``: what a
    script asks for.
 6. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
@@ -33,6 +33,7 @@ from .errors import (
     DeadlineError,
     DeniedError,
     Error,
+    FieldsWarning,
     InvalidError,
     JobEndedError,
     KeptBatchesWarning,
@@ -63,6 +64,7 @@ __all__ = [
     "DeniedError",
     "EpochAccount",
     "Error",
+    "FieldsWarning",
     "InvalidError",
     "JobEndedError",
     "JobStats",
