@@ -88,8 +88,8 @@ func (o *Ops) Out(p prep.Part) record.Schema {
 	out := record.Schema{Fields: append([]record.Field(nil), o.in.Fields...)}
 	f := &out.Fields[o.bound.image]
 	before := [2]int64{f.Shape[0], f.Shape[1]}
-	after, dtype := o.recipe.FieldShape(p, int(before[0]), int(before[1]))
-	size, _ := o.recipe.FieldShape(prep.Part{From: p.From, To: p.To}, int(before[0]), int(before[1]))
+	after, dtype := o.recipe.FieldShape(p, int(before[1]), int(before[0]))
+	size, _ := o.recipe.FieldShape(prep.Part{From: p.From, To: p.To}, int(before[1]), int(before[0]))
 	f.Shape = after[:]
 	if dtype == prep.Float32 {
 		f.DType = record.Float32
