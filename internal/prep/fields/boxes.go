@@ -221,7 +221,7 @@ func toCorners[T float](v []T, f Format) {
 	case CXCYWH:
 		for i := 0; i+3 < len(v); i += 4 {
 			for k := i; k < i+2; k++ {
-				v[k] -= T(math.Abs(float64(v[k+2] / -2)))
+				v[k] -= v[k+2] / 2
 				v[k+2] += v[k]
 			}
 		}

@@ -330,3 +330,18 @@ func FuzzRun(f *testing.F) {
 		values(t, &out, blob)
 	})
 }
+
+// number is a value as an element of a dtype.
+func number(d record.DType, v float64) []byte {
+	le := binary.LittleEndian
+	switch d {
+	case record.Float32:
+		return le.AppendUint32(nil, math.Float32bits(float32(v)))
+	case record.Float64:
+		return le.AppendUint64(nil, math.Float64bits(v))
+	case record.Int32:
+		return le.AppendUint32(nil, uint32(int32(v)))
+	default:
+		return le.AppendUint64(nil, uint64(int64(v)))
+	}
+}
