@@ -175,7 +175,7 @@ class Shapes:
         like = [n for n, shape in others if len(shape) > 1 and size in (shape[-2:], shape[:2])]
         if moved and like:
             warn(
-                f"{type(moved[0]).__name__} moves the pixels of field {self.image!r}, and field {like[0]!r} of the same "
+                f"{type(moved[0]).__name__} moves the pixels of field {self.image!r}, and field {like[0]!r} of its "
                 f"size stays as it is; name it, ops.Fields(mask={like[0]!r}), or say that it is no mask: "
                 f"ops.Fields(image={self.image!r})",
                 FieldsWarning,
