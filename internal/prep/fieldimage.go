@@ -2,6 +2,7 @@ package prep
 
 import (
 	"strconv"
+	"strings"
 
 	"larder/internal/errs"
 )
@@ -10,17 +11,14 @@ import (
 // the first of them, by which they draw. The image comes as uint8 HWC and stays so unless an op says otherwise, and it
 // may keep a size of its own whatever its type. MixUp and CutMix are refused.
 func ParseFields(ops []OpSpec, first int) (*Recipe, error) {
-	r, err := parseRecipe(ops, &Recipe{first: first, free: true})
-	if err != nil {
-		return nil, err
-	}
-	for i := range r.ops {
-		if k := r.ops[i].kind; k == opMixUp || k == opCutMix {
-			return nil, opError(r.at(i), r.ops[i].spec.Name, "mix in the training loop, or use torchvision's on the batch",
+	r := &Recipe{first: first, free: true}
+	for i := range ops {
+		if name := ops[i].Name; strings.EqualFold(name, "MixUp") || strings.EqualFold(name, "CutMix") {
+			return nil, opError(r.at(i), name, "mix in the training loop, or use torchvision's on the batch",
 				"works on batches of images and labels, and not on records")
 		}
 	}
-	return r, nil
+	return parseRecipe(ops, r)
 }
 
 // Part is some of the work of a recipe of ParseFields: image ops From up to To, then the casts behind them if Finish.

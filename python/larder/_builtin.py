@@ -45,7 +45,7 @@ class Builtin:
         out = self.op.to_json()
         if before is not None:
             fields = [{**f, "shape": [str(n) for n in f["shape"]]} for f in _record.relax(before)]
-            out["args"] = {**out["args"], "record": fields}
+            out["args"] = {**out.get("args", {}), "record": fields}
         return out
 
 
@@ -99,10 +99,21 @@ def run_at(found: Sequence[Step], number: int) -> list[ops.Op]:
     return run
 
 
+def warn_of(found: Sequence[Step], layouts: Sequence[Sequence[FieldDict]]) -> None:
+    """Warns of fields that were perhaps forgotten; ``layouts`` are the fields of items after each step."""
+    for number in range(1, len(found) + 1):
+        run = run_at(found, number)
+        first = found[number - len(run)] if run else None
+        if isinstance(first, Builtin) and first.added:
+            words = Shapes(run, layouts[number - len(run)]).overlooked()
+            if words:
+                warn(words, FieldsWarning)
+
+
 class Shapes:
     """What a run of ops makes of items of one structure, in shapes and dtypes."""
 
-    def __init__(self, run: Sequence[ops.Op], fields: Sequence[FieldDict], said: bool) -> None:
+    def __init__(self, run: Sequence[ops.Op], fields: Sequence[FieldDict]) -> None:
         named = run[0] if isinstance(run[0], ops.Fields) else ops.Fields()
         self._ops = [op for op in run if not isinstance(op, ops.Fields)]
         self._fields = {f["name"]: f for f in fields}
@@ -111,8 +122,7 @@ class Shapes:
         for name in (*self.masks, *_names(named.boxes), *_names(named.keypoints)):
             if name not in self._fields:
                 raise self._refused(name, "there is no such field", "the fields are " + ", ".join(self._fields))
-        if not said:
-            self._warn(named)
+        self._named = {self.image, *self.masks, *_names(named.boxes), *_names(named.keypoints)}
 
     @property
     def varies(self) -> bool:
@@ -120,6 +130,20 @@ class Shapes:
         expands = [isinstance(op, ops.RandomRotation) and op.expand for op in self._ops]
         fixes = [_fixed(op) for op in self._ops]
         return any(e and not any(fixes[i:]) for i, e in enumerate(expands))
+
+    def overlooked(self) -> str:
+        """What to say of a field that looks like the mask of an image whose pixels move; empty = nothing."""
+        moved = [op for op in self._ops if isinstance(op, _GEOMETRIC)]
+        size = self._fields[self.image]["shape"][:2]
+        others = [(n, f["shape"]) for n, f in self._fields.items() if n not in self._named and f["kind"] == "array"]
+        like = [n for n, shape in others if len(shape) > 1 and size in (shape[-2:], shape[:2])]
+        if not moved or not like:
+            return ""
+        return (
+            f"{type(moved[0]).__name__} moves the pixels of field {self.image!r}, and field {like[0]!r} of its size "
+            f"stays as it is; name it, ops.Fields(mask={like[0]!r}), or say that it is no mask: "
+            f"ops.Fields(image={self.image!r})"
+        )
 
     def stand_in(self, item: Any, structure: Structure) -> Any:
         """An item with the shapes and dtypes that the ops leave; its values are those of ``item``, moved about.
@@ -167,20 +191,6 @@ class Shapes:
         op = type(self._ops[0]).__name__ if self._ops else "Fields"
         return InvalidError(f"op {op}, field {field!r}: {why}", reason="RECIPE_INVALID", subject=field, hint=hint)
 
-    def _warn(self, named: ops.Fields) -> None:
-        moved = [op for op in self._ops if isinstance(op, _GEOMETRIC)]
-        size = self._fields[self.image]["shape"][:2]
-        known = {self.image, *self.masks, *_names(named.boxes), *_names(named.keypoints)}
-        others = [(n, f["shape"]) for n, f in self._fields.items() if n not in known and f["kind"] == "array"]
-        like = [n for n, shape in others if len(shape) > 1 and size in (shape[-2:], shape[:2])]
-        if moved and like:
-            warn(
-                f"{type(moved[0]).__name__} moves the pixels of field {self.image!r}, and field {like[0]!r} of its "
-                f"size stays as it is; name it, ops.Fields(mask={like[0]!r}), or say that it is no mask: "
-                f"ops.Fields(image={self.image!r})",
-                FieldsWarning,
-            )
-
     def _size(self, h: int, w: int) -> tuple[int, int]:
         for op in self._ops:
             if isinstance(op, (ops.CenterCrop, ops.RandomResizedCrop)):
@@ -197,7 +207,7 @@ class Shapes:
             elif isinstance(op, (ops.ToTensor, ops.ToImage, ops.PILToTensor)):
                 layout, floats = "CHW", floats or isinstance(op, ops.ToTensor)
             elif isinstance(op, ops.ToDtype):
-                args = op.to_json()["args"]
+                args = op.to_json().get("args", {})
                 layout = str(args.get("layout", layout if floats else "CHW")).upper()
                 floats = "float" in str(args["dtype"])
             elif isinstance(op, ops.Normalize):

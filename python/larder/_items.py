@@ -212,7 +212,7 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
         run = _builtin.run_at(maker.steps, number) if number else []
         if run:
             before = layouts[-1]
-            shapes = _builtin.Shapes(run, before.fields, _said(maker.steps, number, run))
+            shapes = _builtin.Shapes(run, before.fields)
             item, free = shapes.stand_in(item, before.structure), free or shapes.varies
         try:
             leaves, structure = _nested.flatten(item)
@@ -228,12 +228,6 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
         largest = max(largest, size)
         layouts.append(Layout(_record.relax(fields) if free else fields, structure))
     return layouts, digest, largest
-
-
-def _said(steps: Sequence[Step], number: int, run: Sequence[Any]) -> bool:
-    """Whether the script itself says which fields a run touches."""
-    first = steps[number - len(run)]
-    return isinstance(first, Builtin) and not first.added
 
 
 def _merge(a: Layout, b: Layout) -> Layout:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _crew, _dataset, _items, _record, _seeds
+from . import _builtin, _crew, _dataset, _items, _record, _seeds
 from ._batches import Batches
 from ._builtin import Builtin, Step
 from ._caller import warn
@@ -77,6 +77,7 @@ class Plan:
             else:
                 with _seeds.Kept():
                     self.probe = _items.probe(maker, work.look, Clock(), 0.0, lambda index: None)
+            _builtin.warn_of(self.steps, [x.fields for x in self.probe.layouts])
         if self.probe.random and self.cache == "items":
             warn(
                 f"cache='items' says that item i is always the same, but {_dataset.describe(self.part.base)} gives "

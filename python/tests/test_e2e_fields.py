@@ -1,4 +1,4 @@
-"""Built-in ops on datasets in Python, through the real daemon: what two jobs get, what is made once, what is refused."""
+"""Built-in ops on datasets in Python, through the real daemon: what jobs get, what is made once, what is refused."""
 
 from __future__ import annotations
 
