@@ -2,6 +2,7 @@ package prep
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	"larder/internal/errs"
@@ -125,7 +126,8 @@ func parseRecipe(ops []OpSpec, r *Recipe) (*Recipe, error) {
 			return nil, err
 		}
 	}
-	r.ops, r.imageOps = append(p.image, p.tail...), len(p.image)
+	r.imageOps = len(p.image)
+	r.ops = slices.Concat(p.image, p.tail)
 	if err := r.finalize(p.layoutFrom != "", p.layoutFrom); err != nil {
 		return nil, err
 	}

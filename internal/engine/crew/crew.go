@@ -283,7 +283,8 @@ func (c *Crew) take(w *Worker) *task {
 // mayDo reports whether a worker whose recipe fits may have a task: not one that it failed, while another worker could
 // have it, and not one whose record would have no room. c.mu is held.
 func (c *Crew) mayDo(w *Worker, t *task) bool {
-	if (t.copies() || t.last < t.end) && t.blob == nil && c.mu.held[t.fit] > 0 && c.mu.held[t.fit] >= c.cfg.Room/int64(max(len(c.mu.held), 1)) {
+	keeps := t.blob == nil && (t.copies() || t.last < t.end)
+	if keeps && c.mu.held[t.fit] > 0 && c.mu.held[t.fit] >= c.cfg.Room/int64(max(len(c.mu.held), 1)) {
 		return false
 	}
 	if t.avoid != w.id {

@@ -57,7 +57,11 @@ func (c *Crew) next(t *task) {
 		t.release()
 		return
 	}
-	c.mu.added = append(c.mu.added, t)
+	if t.fill != nil && c.cfg.Rings.Get(t.ringKey()) == nil {
+		c.mu.dropped = append(c.mu.dropped, t)
+	} else {
+		c.mu.added = append(c.mu.added, t)
+	}
 	c.mu.Unlock()
 	c.wake.Signal()
 }

@@ -235,7 +235,8 @@ func TestRecipesThatDoNotFit(t *testing.T) {
 		`mask is 3`:                                    {op(OpName, "mask", 3.0), flip},
 		`no op comes behind it`:                        {all},
 		`moves pixels of the image alone`:              {all, op("RandAugment")},
-		`fills with the colour [1 2 3]`:                {all, op("RandomRotation", "degrees", 3.0, "fill", []any{1., 2., 3.})},
+		`fills with the colour [1 2 3]`:                {all, op("RandomRotation", "degrees", 3.0, "fill",
+			[]any{1., 2., 3.})},
 		`works on batches`:                             {all, op("ToTensor"), op("MixUp", "num_classes", 3.0)},
 		`there is no such op`:                          {op("HFlop")},
 	} {
@@ -260,7 +261,8 @@ func TestRecipesThatDoNotFit(t *testing.T) {
 
 // TestSchemaBehindOps: sizes are known where an op fixes them, dtypes and layouts follow the casts.
 func TestSchemaBehindOps(t *testing.T) {
-	in := record.Schema{Fields: []record.Field{array("image", record.Uint8, 60, 50, 3), array("m", record.Bool, 2, 60, 50)}}
+	in := record.Schema{Fields: []record.Field{array("image", record.Uint8, 60, 50, 3),
+		array("m", record.Bool, 2, 60, 50)}}
 	named := op(OpName, "mask", "m")
 	for want, specs := range map[string][]prep.OpSpec{
 		"uint8[20 20 3] bool[2 20 20]":   {op("RandomResizedCrop", "size", 20.0)},
@@ -290,7 +292,7 @@ func TestSchemaBehindOps(t *testing.T) {
 // FuzzRun: whatever lies in a record of the schema, the ops make a record of theirs or refuse it.
 func FuzzRun(f *testing.F) {
 	for seed := range uint64(40) {
-		f.Add(seed, uint64(math.Float64bits(math.NaN())), uint16(seed), uint16(3*seed))
+		f.Add(seed, math.Float64bits(math.NaN()), uint16(seed), uint16(3*seed))
 	}
 	f.Fuzz(func(t *testing.T, seed, bits uint64, width, height uint16) {
 		r := xrand.New(seed)

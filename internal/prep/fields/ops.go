@@ -17,8 +17,8 @@ type Ops struct {
 	names  []string // of the fields that are touched, for messages, by place
 }
 
-// Parse reads a run of built-in ops, which may begin with a Fields op, on records of schema in; nil = the Fields op must
-// say what they look like. first is the number of the first op among the steps of the whole recipe. Errors are of
+// Parse reads a run of built-in ops, which may begin with a Fields op, on records of schema in; nil = the Fields op
+// must say what they look like. first is the number of the first op among the steps of the whole recipe. Errors are of
 // reason RECIPE_INVALID and name the op and the field.
 func Parse(specs []prep.OpSpec, first int, in *record.Schema) (*Ops, error) {
 	n := names{format: XYXY}

@@ -171,8 +171,10 @@ func (c *jointCase) sample(t *testing.T, s *record.Schema, r *xrand.Rand, w, h i
 	}
 	n, k := r.IntN(5), r.IntN(5)
 	b, err := record.Encode(s, []record.Content{
-		{Dims: []int64{int64(h), int64(w), 3}, Data: noise(3 * w * h)}, {Dims: []int64{int64(h), int64(w)}, Data: noise(w * h)},
-		{Dims: []int64{int64(n), 4}, Data: numbers(c.boxes, 4*n)}, {Dims: []int64{int64(k), 2}, Data: numbers(c.points, 2*k)}})
+		{Dims: []int64{int64(h), int64(w), 3}, Data: noise(3 * w * h)},
+		{Dims: []int64{int64(h), int64(w)}, Data: noise(w * h)},
+		{Dims: []int64{int64(n), 4}, Data: numbers(c.boxes, 4*n)},
+		{Dims: []int64{int64(k), 2}, Data: numbers(c.points, 2*k)}})
 	if err != nil {
 		t.Fatal(err)
 	}
