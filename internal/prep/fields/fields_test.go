@@ -235,10 +235,10 @@ func TestRecipesThatDoNotFit(t *testing.T) {
 		`mask is 3`:                                    {op(OpName, "mask", 3.0), flip},
 		`no op comes behind it`:                        {all},
 		`moves pixels of the image alone`:              {all, op("RandAugment")},
-		`fills with the colour [1 2 3]`:                {all, op("RandomRotation", "degrees", 3.0, "fill",
+		`fills with the colour [1 2 3]`: {all, op("RandomRotation", "degrees", 3.0, "fill",
 			[]any{1., 2., 3.})},
-		`works on batches`:                             {all, op("ToTensor"), op("MixUp", "num_classes", 3.0)},
-		`there is no such op`:                          {op("HFlop")},
+		`works on batches`:    {all, op("ToTensor"), op("MixUp", "num_classes", 3.0)},
+		`there is no such op`: {op("HFlop")},
 	} {
 		_, err := Parse(specs, 1, &samples)
 		if !errs.Is(err, errs.RecipeInvalid) || !strings.Contains(err.Error(), says) || errs.From(err).Hint == "" {
