@@ -63,7 +63,7 @@ class Picks(data.Sampler):
 
     def __iter__(self):
         for _ in range(int(torch.randint(self.most, ()))):
-            yield torch.randint(self.n, ())  # a tensor is an index, too
+            yield int(torch.randint(self.n, ()))
 
     def __len__(self):
         return self.most
@@ -96,7 +96,7 @@ def how(r, n):
             "sampler": data.WeightedRandomSampler(weights, n, generator=torch.Generator().manual_seed(seed)),
             "batch_size": size,
         },
-        lambda: {"sampler": data.RandomSampler(some, replacement=True, num_samples=17), "batch_size": size},
+        lambda: {"sampler": data.RandomSampler(range(n), replacement=True, num_samples=17), "batch_size": size},
         lambda: {"sampler": data.SubsetRandomSampler([*some, some[0]]), "batch_size": size, "drop_last": drop},
         lambda: {"sampler": Picks(n, 20), "batch_size": size, "generator": torch.Generator().manual_seed(seed)},
         lambda: {"batch_sampler": Sizes(n, size)},
@@ -127,6 +127,8 @@ def test_samplers_give_torchs_batches(loader_of, workers):
 def test_single_samples_and_collate_fn(loader_of):
     sampler = [4, 4, 0, 9]
     assert list(loader_of(list(range(10)), sampler=sampler, batch_size=None)) == sampler
+    tensors = loader_of(list(range(10)), sampler=[torch.tensor(3), np.int32(2)], batch_size=2)
+    assert [b.tolist() for b in tensors] == [[3, 2]], "the dataset is given ints"
     joined = loader_of([str(i) for i in range(10)], sampler=sampler, batch_size=3, collate_fn="".join)
     assert [list(joined), list(joined), len(joined)] == [["440", "9"], ["440", "9"], 2]
 
@@ -172,10 +174,10 @@ def test_a_sampler_shares_what_is_cached(loader_of, tmp_path):
     assert sum(len(b) for b in whole) == 30
     made = (tmp_path / "calls").stat().st_size
     picked = loader_of(Counted(), batch_size=4, sampler=[7, 7, 8, 29], name="counted", cache="items", num_workers=1)
-    (tmp_path / "calls").unlink()
+    (tmp_path / "calls").unlink()  # with what it looked at
     assert [b[:, 0].tolist() for b in picked] == [[7, 7, 8, 29]]
-    looks = made - 30  # what a loader makes before it begins
-    assert (tmp_path / "calls").stat().st_size <= max(looks, 16), "the samples were there"
+    looks = (tmp_path / "calls").stat().st_size if (tmp_path / "calls").exists() else 0
+    assert looks <= made - 30, "it only looked at some items: those that it got were there"
 
 
 def test_each_process_of_a_run_has_a_sampler_of_its_own(loader_of, monkeypatch):
@@ -197,7 +199,7 @@ def test_each_process_of_a_run_has_a_sampler_of_its_own(loader_of, monkeypatch):
 def test_what_a_sampler_cannot_say(loader_of, real, small):
     ten = list(range(10))
     cases = (
-        ({"sampler": [0, 10]}, "index 10 in batch 0; the dataset has 10 samples"),
+        ({"sampler": [0, 10]}, "index 10 in batch 1; the dataset has 10 samples"),
         ({"sampler": [0, 1, -1], "batch_size": 2}, "index -1 in batch 1"),
         ({"sampler": ["a"]}, r"gave \['a'\], which are no indices"),
         ({"sampler": [0.5]}, "which are no indices"),
