@@ -46,8 +46,8 @@ type Sink interface {
 	Gone(error)
 }
 
-// Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Release and
-// Collect by another one, never after Close has begun.
+// Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Picks,
+// Release and Collect by another one, never after Close has begun.
 type Attachment interface {
 	// Info is what RING sends to the client. It does not change.
 	Info() *larderv1.AttachResponse
@@ -57,6 +57,8 @@ type Attachment interface {
 	// attachment only go up. from is 0, or 1 + the step to continue at after a restart of the daemon. The answer goes to
 	// the client; nil = nothing to say.
 	StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error)
+	// Picks says which samples come next, of a job of order given; called like Release. An error ends the session.
+	Picks(ctx context.Context, f wire.PicksFrame) error
 	// Release returns a slot. A generation that is not the slot's, or a slot that does not exist, must be ignored.
 	// waited is how long the client's next() waited for that batch. Must not block.
 	Release(slot uint32, gen uint64, waited time.Duration)

@@ -174,7 +174,7 @@ func (s *conn) read(ordered chan<- func()) error {
 		if greeted == (h.Type == wire.Hello) {
 			return wire.Violation("the first frame of a session is its only HELLO, not %s", h.Type)
 		}
-		if h.Type >= wire.Work {
+		if h.Type >= wire.Work && h.Type != wire.Picks {
 			err = s.handleWork(h, p, at)
 		} else {
 			err = s.handle(h, p, ordered)
@@ -204,6 +204,8 @@ func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 			return err
 		}
 		s.release(r)
+	case wire.Picks:
+		return s.picks(p)
 	case wire.Hello:
 		return s.hello(h.ID, p)
 	case wire.Call:
@@ -431,6 +433,26 @@ func (s *conn) release(r wire.ReleaseFrame) {
 	if s.rel.att != nil {
 		s.rel.att.Release(r.Slot, r.Gen, r.Waited)
 	}
+}
+
+// picks hands the next batches of an index stream on. The reader waits until they are taken, so that a client which
+// floods the daemon waits for itself. What is wrong with them ends the session: they are not answered.
+func (s *conn) picks(p []byte) error {
+	f, err := wire.ParsePicks(p)
+	if err != nil {
+		return err
+	}
+	s.rel.Lock()
+	defer s.rel.Unlock()
+	if s.rel.att == nil {
+		return wire.Violation("PICKS came without an attachment")
+	}
+	return s.guard("PICKS", func() error {
+		if err := s.rel.att.Picks(s.ctx, f); err != nil {
+			return toFault(err)
+		}
+		return nil
+	})
 }
 
 // collect has the engine look at the client's release words: a client that says anything at all may have written some,

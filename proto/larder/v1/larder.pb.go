@@ -381,7 +381,8 @@ type JobSpec struct {
 	BatchSize uint32 `protobuf:"varint,4,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
 	// shuffle: false = the dataset's own order; then order must be empty.
 	Shuffle bool `protobuf:"varint,5,opt,name=shuffle,proto3" json:"shuffle,omitempty"`
-	// order: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
+	// order: given = the client sends the ids of its samples (PICKS of docs/protocol.md), without shuffle and for one rank;
+	// or, with shuffle: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
 	Order string `protobuf:"bytes,6,opt,name=order,proto3" json:"order,omitempty"`
 	// seed of the fixed order and of the random parameters of ops (share "none").
 	Seed uint64 `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
@@ -415,6 +416,8 @@ type JobSpec struct {
 	Indices []byte `protobuf:"bytes,182,opt,name=indices,proto3" json:"indices,omitempty"`
 	// sample_timeout: a worker that has worked on one sample for so long is given up; absent = 60 s.
 	SampleTimeout *durationpb.Duration `protobuf:"bytes,183,opt,name=sample_timeout,json=sampleTimeout,proto3" json:"sample_timeout,omitempty"`
+	// advance: when the next epoch begins: "early" (default), as soon as the running one is planned | "on_request", when the client asks for it; always so of order given.
+	Advance       string `protobuf:"bytes,184,opt,name=advance,proto3" json:"advance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +604,13 @@ func (x *JobSpec) GetSampleTimeout() *durationpb.Duration {
 		return x.SampleTimeout
 	}
 	return nil
+}
+
+func (x *JobSpec) GetAdvance() string {
+	if x != nil {
+		return x.Advance
+	}
+	return ""
 }
 
 // Counters are since the start of the daemon (or of the job); names are those of docs/metrics.md.
@@ -7521,7 +7531,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05shape\x18\x04 \x03(\x03R\x05shape\"V\n" +
 	"\x06Schema\x12.\n" +
 	"\x06fields\x18\x01 \x03(\v2\x16.larder.v1.SchemaFieldR\x06fields\x12\x1c\n" +
-	"\tstructure\x18\x02 \x01(\tR\tstructure\"\x8b\x05\n" +
+	"\tstructure\x18\x02 \x01(\tR\tstructure\"\xa6\x05\n" +
 	"\aJobSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adataset\x18\x02 \x01(\tR\adataset\x12\x16\n" +
@@ -7548,7 +7558,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05cache\x18\xb4\x01 \x01(\tR\x05cache\x12*\n" +
 	"\x06schema\x18\xb5\x01 \x01(\v2\x11.larder.v1.SchemaR\x06schema\x12\x19\n" +
 	"\aindices\x18\xb6\x01 \x01(\fR\aindices\x12A\n" +
-	"\x0esample_timeout\x18\xb7\x01 \x01(\v2\x19.google.protobuf.DurationR\rsampleTimeout\"\x91\x04\n" +
+	"\x0esample_timeout\x18\xb7\x01 \x01(\v2\x19.google.protobuf.DurationR\rsampleTimeout\x12\x19\n" +
+	"\aadvance\x18\xb8\x01 \x01(\tR\aadvance\"\x91\x04\n" +
 	"\bCounters\x12!\n" +
 	"\fsource_reads\x18\x01 \x01(\x04R\vsourceReads\x12!\n" +
 	"\fsource_bytes\x18\x02 \x01(\x04R\vsourceBytes\x12\x18\n" +
