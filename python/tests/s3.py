@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import shutil
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,7 +84,8 @@ class Server:
 
 class Proxy:
     """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: a status such as 503,
-    "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials, once for each range), "expired for good"."""
+    "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials,
+    once for each range), "expired for good"."""
 
     def __init__(self, server: Server, spoil: Callable[[int], Any]) -> None:
         proxy = self
@@ -191,3 +194,19 @@ def images(uri: str, **arguments: Any) -> list[tuple[int, str]]:
     """What an epoch gives, in the order of the dataset: label and digest."""
     with larder.Loader(uri, batch_size=7, shuffle=False, epochs=1, **arguments) as loader:
         return [(int(x), digest(i)) for batch, labels in loader for i, x in zip(batch, labels, strict=True)]
+
+
+def pack(folder: Path, out: Path, shards: int, name: str = "part-{:03}.tar") -> Path:
+    """Writes tars of WebDataset with the images of a folder in turn: KEY.jpg, KEY.cls, KEY.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = sorted(p for p in folder.rglob("*.*") if p.is_file())
+    classes = sorted({p.parent.name for p in files})
+    for k in range(shards):
+        with tarfile.open(out / name.format(k), "w", format=tarfile.USTAR_FORMAT) as tar:
+            for n, p in list(enumerate(files))[k::shards]:
+                label = str(classes.index(p.parent.name)).encode()
+                for suffix, body in ((p.suffix, p.read_bytes()), (".json", b'{"n": 1}'), (".cls", label)):
+                    member = tarfile.TarInfo(f"{p.parent.name}/{n:04}{suffix}")
+                    member.size = len(body)
+                    tar.addfile(member, io.BytesIO(body))
+    return out
