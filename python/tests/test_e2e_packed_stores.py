@@ -115,7 +115,7 @@ def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world):
         loader.close()
         state["how"] = 500
         with pytest.raises(larder.Error, match=r"answers 500|part-00"):
-            larder.Loader("wds:s3://packed/sets", batch_size=4)
+            larder.Loader("wds:s3://packed/sets", batch_size=4, timeout=PATIENCE)
         state["how"] = None
         world.daemon(proxy.url)
         loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=2, on_error="raise")
