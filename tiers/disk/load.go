@@ -118,6 +118,7 @@ func (s *Store) compare(list []os.DirEntry) (fresh []*found) {
 	foreign, foreignName := 0, ""
 	for _, d := range list {
 		id, isBlock, ok := ours(d.Name())
+		h.next = max(h.next, id) // also of what only has such a name
 		if !ok || !d.Type().IsRegular() {
 			if d.Name() != lockName {
 				foreign, foreignName = foreign+1, cmp.Or(foreignName, d.Name())
@@ -125,7 +126,6 @@ func (s *Store) compare(list []os.DirEntry) (fresh []*found) {
 			continue
 		}
 		there[d.Name()] = true
-		h.next = max(h.next, id)
 		if !known[d.Name()] {
 			f := &found{id: id, isBlock: isBlock, name: d.Name()}
 			if in, err := d.Info(); err == nil {

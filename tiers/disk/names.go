@@ -27,11 +27,6 @@ func ours(name string) (id uint32, isBlock, ok bool) {
 		return 0, false, false
 	}
 	id = uint32(n)
-	switch name {
-	case segmentName(id):
-		return id, false, true
-	case blockName(id):
-		return id, true, true
-	}
-	return 0, false, false
+	isBlock = name == blockName(id)
+	return id, isBlock, isBlock || name == segmentName(id)
 }

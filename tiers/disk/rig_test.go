@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -43,12 +45,9 @@ func keyOf(i int) Key {
 }
 
 func bytesOf(i int) []byte {
-	r := rand.New(rand.NewPCG(uint64(i), 1))
-	b := make([]byte, 1+r.IntN(8<<10))
-	for j := range b {
-		b[j] = byte(r.Uint32())
-	}
-	return b
+	r := rand.NewPCG(uint64(i), 1)
+	b := binary.LittleEndian.AppendUint64(nil, r.Uint64())
+	return bytes.Repeat(b, 1+int(r.Uint64()%1024))
 }
 
 // has reads the i-th entry; a hit must be what was put.
@@ -198,3 +197,8 @@ func (n *needs) need(group string) int {
 	defer n.Unlock()
 	return n.of[group]
 }
+
+// clock is a time that a test moves.
+type clock struct{ seconds atomic.Int64 }
+
+func (c *clock) now() time.Time { return time.Unix(c.seconds.Load(), 0) }
