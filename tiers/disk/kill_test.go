@@ -54,10 +54,10 @@ func recordsOf(key string) spool.Make {
 }
 
 // TestKill kills the writing process at random moments: at least 99 of 100 entries that it had written are there again,
-// and every byte is right. LARDER_KILLS says how often; a night does 200.
+// and every byte is right. LARDER_DISK_KILLS says how often; a night does 200.
 func TestKill(t *testing.T) {
 	rounds := 10
-	if n, err := strconv.Atoi(os.Getenv("LARDER_KILLS")); err == nil && n > 0 {
+	if n, err := strconv.Atoi(os.Getenv("LARDER_DISK_KILLS")); err == nil && n > 0 {
 		rounds = n
 	}
 	self, err := os.Executable()
