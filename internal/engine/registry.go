@@ -144,6 +144,18 @@ func (r *registry) end(id ident.JobID) *job {
 	return j
 }
 
+// readers counts the live jobs that read a dataset, by its uri.
+func (r *registry) readers(uri string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, j := range r.mu.jobs { // order-free: they are counted
+		if j.Data.URI() == uri && !slices.Contains(r.mu.ended, id) {
+			n++
+		}
+	}
+	return n
+}
+
 // uses reports whether a job that is remembered has the recipe.
 func (r *registry) uses(k work.RecipeKey) bool {
 	r.mu.Lock()

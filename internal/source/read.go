@@ -80,8 +80,11 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		return nil, errs.New(errs.ResourceExceeded, path, "leave it out of the dataset",
 			"%s has %s, the limit for one sample is %s", path, units.Size(row.size), units.Size(c.cfg.MaxObject))
 	}
-	if err := c.limit.wait(ctx, row.size); err != nil {
-		return nil, fmt.Errorf("read object %d: %w", o, err)
+	stored := isStored(c.rootAt(row.root).root)
+	if !stored {
+		if err := c.limit.wait(ctx, row.size); err != nil {
+			return nil, fmt.Errorf("read object %d: %w", o, err)
+		}
 	}
 	head := int64(c.rootAt(row.root).overhead())
 	if int64(cap(buf)) < head+row.size {
@@ -89,8 +92,8 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	whole := buf[:head+row.size]
 	buf = whole[head:]
-	if isStored(c.rootAt(row.root).root) {
-		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+	if stored {
+		if err := c.readWhole(ctx, o, row, buf); err != nil {
 			return nil, err
 		}
 		return c.asImage(row, whole)
