@@ -80,17 +80,19 @@ func (s *conn) beginWork(id uint64, p []byte, at int64) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	again := s.mu.attached
-	s.mu.Unlock()
 	switch {
 	case s.srv.cfg.Crew == nil:
 		return errs.New(errs.Unsupported, "worker", "use a daemon of larder", "this daemon takes no workers")
 	case s.srv.draining():
 		return s.draining()
-	case again:
+	case !s.claim():
 		return errs.New(errs.Invalid, "session", "open another session for a worker", "this session has had an attachment")
 	}
+	defer func() { // also when a panic comes by
+		if s.worker == nil {
+			s.unclaim()
+		}
+	}()
 	memory, err := s.memory(req.OutBytes, at)
 	if err != nil {
 		return err

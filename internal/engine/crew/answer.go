@@ -68,9 +68,19 @@ func (c *Crew) again(w *Worker, t *task, why string, counts bool) {
 		t.release()
 		return
 	}
-	c.mu.added = append(c.mu.added, t)
+	if c.unwanted(t) {
+		c.mu.dropped = append(c.mu.dropped, t)
+	} else {
+		c.mu.added = append(c.mu.added, t)
+	}
 	c.mu.Unlock()
 	c.wake.Signal()
+}
+
+// unwanted reports whether nobody waits for a task that comes back from a worker: Closed and Ended, which drop such
+// tasks, did not see it there. A task that came after the end of its job is what other jobs wait for. c.mu is held.
+func (c *Crew) unwanted(t *task) bool {
+	return t.fill != nil && c.cfg.Rings.Get(t.ringKey()) == nil || !t.followed && c.cfg.Ended(t.job.ID)
 }
 
 func (c *Crew) fail(t *task, why string) {
@@ -86,14 +96,15 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	c := w.c
 	c.mu.Lock()
 	since := w.since
-	t := w.letGo(d.Task, true)
-	closed := w.closed
+	t, known := w.answers(d.Task)
 	if t != nil {
 		w.taking++
 	}
 	c.mu.Unlock()
 	switch {
-	case t == nil && closed: // it was given up a moment ago
+	case t == nil && known:
+		w.out.Free(d.Offset)
+		w.pump()
 		return nil
 	case t == nil:
 		return wire.Violation("DONE of task %d, which this worker does not have", d.Task)
@@ -124,10 +135,7 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 // refuse tries again what would fail again with the same worker: only if there is another one.
 func (c *Crew) refuse(w *Worker, t *task, why string) {
 	c.mu.Lock()
-	other := false
-	for _, o := range c.mu.workers {
-		other = other || o != w && !o.inline && !o.closed && o.fits(t.fit)
-	}
+	other := c.manned(t.fit, w)
 	c.mu.Unlock()
 	if !other {
 		t.failures = mostFailures
@@ -212,16 +220,23 @@ func (c *Crew) write(t *task, blob []byte) error {
 	return work.PutRecord(r, t.fill, t.job, v)
 }
 
+// answers is the task that the worker answers. nil with known: it was given up a moment ago, or another worker has
+// answered it. Crew.mu is held.
+func (w *Worker) answers(id uint64) (t *task, known bool) {
+	if t = w.letGo(id, true); t != nil || w.closed {
+		return t, true
+	}
+	return w.letGoLent(id)
+}
+
 // Failed takes a failure. An error is a breach of the protocol, after which the session ends.
 func (w *Worker) Failed(id uint64, f wire.Failure) error {
 	c := w.c
 	c.mu.Lock()
-	t := w.letGo(id, true)
-	closed := w.closed
+	t, known := w.answers(id)
 	c.mu.Unlock()
 	switch {
-	case t == nil && closed:
-		return nil
+	case t == nil && known:
 	case t == nil:
 		return wire.Violation("FAILED of task %d, which this worker does not have", id)
 	case f.Retry:

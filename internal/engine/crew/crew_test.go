@@ -126,6 +126,15 @@ type rig struct {
 
 	mu      sync.Mutex
 	answers map[coordinator.FlightID]coordinator.Prepared
+	filled  []coordinator.Filled
+	ended   map[ident.JobID]bool
+}
+
+func (r *rig) end(id ident.JobID) {
+	r.mu.Lock()
+	r.ended[id] = true
+	r.mu.Unlock()
+	r.Ended(id)
 }
 
 var schema = record.Schema{Fields: []record.Field{
@@ -151,17 +160,26 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, store: store, clock: &clock{timers: map[int]timer{}},
-		answers: map[coordinator.FlightID]coordinator.Prepared{}}
+		answers: map[coordinator.FlightID]coordinator.Prepared{}, ended: map[ident.JobID]bool{}}
 	r.job = &work.Job{ID: 1, Data: d, Recipe: prep.Foreign(1, 2, 1, false), Made: &work.Made{Steps: 1, Cut: 1,
 		Item: schema, Out: schema, Timeout: time.Second}}
 	serial := work.NewSerial()
 	cfg := Config{
 		Window: 2, MaxRecord: 1 << 20, Room: 4 << 20, Store: store, Tiers: serial, Rings: ring.NewSet(func(ring.Key) {}),
 		Meters: work.NewMeters(2, 2), Owns: func(int32, ident.JobID) bool { return true },
+		Ended: func(id ident.JobID) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.ended[id]
+		},
 		Note: func(slog.Level, string, ...any) {}, After: r.clock.after,
 		Send: func(ev coordinator.Event) bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			if f, ok := ev.(coordinator.Filled); ok {
+				r.filled = append(r.filled, f)
+				return true
+			}
 			p := ev.(coordinator.Prepared)
 			if _, twice := r.answers[p.Flight]; twice {
 				t.Errorf("flight %d is answered twice", p.Flight)
@@ -375,7 +393,7 @@ func TestEndedJobsLeaveNothing(t *testing.T) {
 	for id := range coordinator.FlightID(50) {
 		r.prepare(id+1, true)
 	}
-	r.Ended(1)
+	r.end(1)
 	for id := range coordinator.FlightID(50) {
 		if p := r.waitFor(id + 1); !p.Lost {
 			t.Errorf("%+v", p)

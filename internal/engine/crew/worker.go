@@ -33,6 +33,7 @@ type Worker struct {
 
 	// Guarded by Crew.mu.
 	held    []held // oldest first
+	lent    []held // taken back from an inline worker that has not answered them
 	taking  int    // records that are being copied out of its memory
 	slots   []bool // of the input memory that are in use
 	ready   bool
@@ -47,8 +48,9 @@ type Worker struct {
 // held is a task at a worker.
 type held struct {
 	t    *task
-	slot int  // of its input; -1 = it has none
-	sent bool // its input is there: it may be answered
+	id   uint64 // of the task at this worker
+	slot int    // of its input; -1 = it has none
+	sent bool   // its input is there: it may be answered
 }
 
 // Attach makes a worker of a session. recipes are jobs whose recipes it can run, all of one dataset, in the order of
@@ -123,7 +125,7 @@ func (w *Worker) recipeFor(f fit) int {
 
 // hasRoom reports whether the worker may have one more task; Crew.mu is held.
 func (w *Worker) hasRoom() bool {
-	return w.ready && !w.closed && len(w.held)+w.taking < w.window
+	return w.ready && !w.closed && len(w.held)+len(w.lent)+w.taking < w.window
 }
 
 // pump gives the worker what there is for it.
@@ -153,7 +155,7 @@ func (w *Worker) give() bool {
 	if t.tries > 1 {
 		c.mu.stats.Retries++
 	}
-	h := held{t: t, slot: -1}
+	h := held{t: t, id: t.id, slot: -1}
 	if t.first > 0 {
 		for i, used := range w.slots {
 			if !used {
@@ -229,7 +231,7 @@ func (c *Crew) open(t *task) ([]byte, tiers.View, bool) {
 // held.
 func (w *Worker) letGo(id uint64, answered bool) *task {
 	for i, h := range w.held {
-		if h.t.id != id {
+		if h.id != id {
 			continue
 		}
 		if answered && !h.sent {
@@ -248,25 +250,31 @@ func (w *Worker) letGo(id uint64, answered bool) *task {
 	return nil
 }
 
-// arm sets the deadline of the worker's oldest task; Crew.mu is held.
+// arm sets the deadline of the worker's oldest task; Crew.mu is held. An inline worker has none: it answers when its
+// script waits for a batch.
 func (w *Worker) arm() {
 	if w.disarm != nil {
 		w.disarm()
 		w.disarm = nil
 	}
 	w.oldest = w.c.cfg.Now()
-	if len(w.held) == 0 || w.held[0].t.job.Made.Timeout <= 0 {
+	if len(w.held) == 0 {
 		return
 	}
-	id, d := w.held[0].t.id, w.held[0].t.job.Made.Timeout
-	w.disarm = w.c.cfg.After(d, func() { w.late(id, d) })
+	id, d := w.held[0].id, w.held[0].t.job.Made.Timeout
+	switch {
+	case w.inline:
+		w.disarm = w.c.cfg.After(patience, func() { w.takeBack(id) })
+	case d > 0:
+		w.disarm = w.c.cfg.After(d, func() { w.late(id, d) })
+	}
 }
 
 // late gives a worker up that did not answer in time.
 func (w *Worker) late(id uint64, after time.Duration) {
 	c := w.c
 	c.mu.Lock()
-	if w.closed || len(w.held) == 0 || w.held[0].t.id != id {
+	if w.closed || len(w.held) == 0 || w.held[0].id != id {
 		c.mu.Unlock()
 		return
 	}
@@ -313,7 +321,8 @@ func (w *Worker) end(why string, certain bool) int {
 		}
 	}
 	back := w.held
-	w.held = nil
+	w.held, w.lent = nil, nil
+	c.refresh() // others may now do what was better done by this one
 	c.mu.Unlock()
 	w.giving.Lock()   // whose input is still copied may be answered, and the input used again, only after that
 	w.giving.Unlock() //nolint:gocritic,staticcheck // an empty critical section is the wait
