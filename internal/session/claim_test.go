@@ -39,6 +39,7 @@ type idle struct {
 func (w *idle) Info() wire.WorkResult { return wire.WorkResult{Worker: 1, Window: 1} }
 func (w *idle) Input() *shm.Segment   { return w.input }
 func (w *idle) Start()                {}
+func (w *idle) Settle()               {}
 
 func (w *idle) Close(bool) {
 	w.input.Release()

@@ -179,6 +179,9 @@ func (s *conn) read(ordered chan<- func()) error {
 		} else {
 			err = s.handle(h, p, ordered)
 		}
+		if err == nil && s.worker != nil && !r.Buffered() {
+			err = s.guard("a worker", func() error { s.worker.Settle(); return nil })
+		}
 		if err != nil {
 			return err
 		}

@@ -152,14 +152,17 @@ func (s *Server) endWorkers() {
 // hand is the engine's way to one worker.
 type hand struct{ s *conn }
 
-// Task implements Hand.
-func (h *hand) Task(t wire.TaskFrame) {
-	h.s.out.add(out{t: wire.Task, payload: t.Append(make([]byte, 0, wire.TaskSize)), pushed: true})
-}
-
-// Free implements Hand.
-func (h *hand) Free(offset uint64) {
-	h.s.out.add(out{t: wire.Free, payload: wire.AppendFree(make([]byte, 0, wire.FreeSize), offset), pushed: true})
+// Give implements Hand.
+func (h *hand) Give(freed []uint64, tasks []wire.TaskFrame) {
+	b := make([]byte, 0, len(freed)*(wire.HeaderSize+wire.FreeSize)+len(tasks)*(wire.HeaderSize+wire.TaskSize))
+	var p [max(wire.FreeSize, wire.TaskSize)]byte
+	for _, at := range freed {
+		b = wire.AppendFrame(b, wire.Free, 0, wire.AppendFree(p[:0], at))
+	}
+	for i := range tasks {
+		b = wire.AppendFrame(b, wire.Task, 0, tasks[i].Append(p[:0]))
+	}
+	h.s.out.add(out{frames: b, pushed: true})
 }
 
 // Gone implements Hand.

@@ -96,39 +96,38 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	c := w.c
 	c.mu.Lock()
 	since := w.since
-	t, known := w.answers(d.Task)
+	t, known := w.taskOf(d.Task)
 	if t != nil {
 		w.taking++
 	}
 	c.mu.Unlock()
 	switch {
 	case t == nil && known:
-		w.out.Free(d.Offset)
-		w.pump()
+		w.freed = append(w.freed, d.Offset)
 		return nil
 	case t == nil:
 		return wire.Violation("DONE of task %d, which this worker does not have", d.Task)
 	}
 	took := c.cfg.Now().Sub(since)
 	kept, err := w.takeOver(t, d)
-	w.out.Free(d.Offset)
+	w.freed = append(w.freed, d.Offset)
 	c.mu.Lock()
 	w.taking--
+	w.pace.note(int64(min(d.Bytes, 1<<62)))
+	if err != nil {
+		c.mu.stats.Refused++
+	}
 	c.mu.Unlock()
 	if err != nil {
-		c.mu.Lock()
-		c.mu.stats.Refused++
-		c.mu.Unlock()
 		why := fmt.Sprintf("worker %d (pid %d) made something that does not fit: %v", w.id, w.pid, err)
 		c.cfg.Note(slog.LevelWarn, "a record was refused", "worker", w.id, "pid", w.pid, "sample", uint64(t.sample),
 			"reason", err.Error())
 		c.refuse(w, t, why)
 	} else {
 		c.count(w, t, took)
-		c.cfg.Send(t.done(kept, int64(d.Bytes)))
+		w.answers = append(w.answers, t.done(kept, int64(d.Bytes)))
 		t.release()
 	}
-	w.pump()
 	return nil
 }
 
@@ -220,9 +219,9 @@ func (c *Crew) write(t *task, blob []byte) error {
 	return work.PutRecord(r, t.fill, t.job, v)
 }
 
-// answers is the task that the worker answers. nil with known: it was given up a moment ago, or another worker has
+// taskOf is the task that the worker answers. nil with known: it was given up a moment ago, or another worker has
 // answered it. Crew.mu is held.
-func (w *Worker) answers(id uint64) (t *task, known bool) {
+func (w *Worker) taskOf(id uint64) (t *task, known bool) {
 	if t = w.letGo(id, true); t != nil || w.closed {
 		return t, true
 	}
@@ -233,7 +232,7 @@ func (w *Worker) answers(id uint64) (t *task, known bool) {
 func (w *Worker) Failed(id uint64, f wire.Failure) error {
 	c := w.c
 	c.mu.Lock()
-	t, known := w.answers(id)
+	t, known := w.taskOf(id)
 	c.mu.Unlock()
 	switch {
 	case t == nil && known:
@@ -244,7 +243,6 @@ func (w *Worker) Failed(id uint64, f wire.Failure) error {
 	default:
 		c.refuse(w, t, reasonOf(f))
 	}
-	w.pump()
 	return nil
 }
 
@@ -263,6 +261,9 @@ func reasonOf(f wire.Failure) string {
 
 // Grow replaces the worker's memory for records that come later. The Crew takes it over.
 func (w *Worker) Grow(memory *shm.Segment) {
-	w.memory.Release()
+	w.c.mu.Lock()
+	old := w.memory
 	w.memory = memory
+	w.c.mu.Unlock()
+	old.Release()
 }

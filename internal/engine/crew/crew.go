@@ -14,7 +14,7 @@ import (
 
 // Config is what a Crew needs.
 type Config struct {
-	Window    int   // tasks that a worker may have at once; at least 1
+	Window    int   // tasks that a worker may have at once, or more if they are quick; at least 1
 	MaxRecord int64 // bytes of the largest record
 	Room      int64 // bytes that records may have that no tier holds, before another one is begun
 	Store     *tiers.Store
@@ -215,25 +215,35 @@ func (c *Crew) feed() {
 		for _, w := range fresh {
 			w.pump()
 		}
-		for range added { // the least busy worker first, one task each
-			if w := c.idlest(); w == nil || !w.give() {
+		for left := len(added); left > 0; { // the least busy worker first, and each its share
+			w, n := c.idlest(left)
+			if w == nil {
 				break
 			}
+			if n = w.give(n, nil); n == 0 {
+				break
+			}
+			left -= n
 		}
 	}
 }
 
-// idlest is a worker that has room for a task that it can do: the one with the fewest.
-func (c *Crew) idlest() *Worker {
+// idlest is a worker that has room for a task that it can do, the one with the fewest, and its share of so many new
+// tasks.
+func (c *Crew) idlest(left int) (best *Worker, share int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var best *Worker
+	n := 0
 	for _, w := range c.mu.workers {
-		if w.hasRoom() && (best == nil || len(w.held) < len(best.held)) && c.peek(w) != nil {
+		if w.room() == 0 || c.peek(w) == nil {
+			continue
+		}
+		n++
+		if best == nil || len(w.held) < len(best.held) {
 			best = w
 		}
 	}
-	return best
+	return best, (left + n - 1) / max(n, 1)
 }
 
 // enqueue puts a task where workers find it; c.mu is held.

@@ -56,6 +56,12 @@ func (k *clock) after(d time.Duration, f func()) func() bool {
 	}
 }
 
+func (k *clock) time() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
 // pass lets time pass, and what is due happen.
 func (k *clock) pass(d time.Duration) {
 	k.mu.Lock()
@@ -79,20 +85,19 @@ type hand struct {
 	tasks []wire.TaskFrame
 	freed []uint64
 	gone  []error
+	gives int // calls of Give
 	came  chan struct{}
 }
 
-func (h *hand) Task(t wire.TaskFrame) {
+func (h *hand) Give(freed []uint64, tasks []wire.TaskFrame) {
 	h.mu.Lock()
-	h.tasks = append(h.tasks, t)
+	h.freed = append(h.freed, freed...)
+	h.tasks = append(h.tasks, tasks...)
+	h.gives++
 	h.mu.Unlock()
-	h.came <- struct{}{}
-}
-
-func (h *hand) Free(off uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.freed = append(h.freed, off)
+	for range tasks {
+		h.came <- struct{}{}
+	}
 }
 
 func (h *hand) Gone(err error) {
@@ -172,7 +177,7 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 			defer r.mu.Unlock()
 			return r.ended[id]
 		},
-		Note: func(slog.Level, string, ...any) {}, After: r.clock.after,
+		Note: func(slog.Level, string, ...any) {}, After: r.clock.after, Now: r.clock.time,
 		Send: func(ev coordinator.Event) bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -267,6 +272,7 @@ func blobOf(t testing.TB, n int) []byte {
 
 func (w *Worker) put(mem, b []byte, task uint64) error {
 	copy(mem, b)
+	defer w.Settle()
 	return w.Done(wire.DoneFrame{Task: task, Bytes: uint64(len(b))})
 }
 
@@ -459,7 +465,7 @@ func FuzzWorker(f *testing.F) {
 				task = known[int(arg(1))%len(known)]
 			}
 			var err error
-			switch arg(1) % 5 {
+			switch arg(1) % 6 {
 			case 0:
 				err = w.Done(wire.DoneFrame{Task: task, Offset: arg(2), Bytes: arg(2)})
 			case 1:
@@ -468,6 +474,8 @@ func FuzzWorker(f *testing.F) {
 				err = w.Done(wire.DoneFrame{Task: task, Bytes: uint64(len(memory))})
 			case 3:
 				err = w.Failed(task, wire.Failure{Type: "E", Retry: arg(1)%2 == 0})
+			case 5:
+				w.Settle()
 			case 4:
 				r.clock.pass(time.Duration(arg(1)) * 10 * time.Millisecond)
 			}
@@ -532,6 +540,7 @@ func BenchmarkTakeOver(b *testing.B) {
 				if err := w.Done(wire.DoneFrame{Task: k.Task, Bytes: uint64(len(blob))}); err != nil {
 					b.Fatal(err)
 				}
+				w.Settle()
 				b.StopTimer()
 				r.Discard(id)
 				r.store.Free(ident.Key{Object: ident.ObjectID(id), Form: ident.Decoded, Recipe: 2})

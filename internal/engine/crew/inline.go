@@ -20,21 +20,13 @@ func (c *Crew) manned(f fit, but *Worker) bool {
 	return slices.ContainsFunc(c.mu.workers, func(w *Worker) bool { return w != but && !w.inline && w.fits(f) })
 }
 
-// takeBack takes a task from an inline worker whose script does not come to it, once another worker has nothing else to
-// do. Whichever answers first answers it.
-func (w *Worker) takeBack(id uint64) {
-	c := w.c
-	c.mu.Lock()
-	if w.closed || len(w.held) == 0 || w.held[0].id != id {
-		c.mu.Unlock()
-		return
-	}
-	h := w.held[0]
-	idle := func(o *Worker) bool { return o != w && o.hasRoom() && c.serves(o, h.t.fit, true) && c.peek(o) == nil }
+// takeBack takes the oldest task from an inline worker whose script does not come to it, once another worker has nothing
+// else to do. Whichever answers first answers it. Crew.mu is held, and not any more when it returns.
+func (w *Worker) takeBack() {
+	c, h := w.c, w.held[0]
+	idle := func(o *Worker) bool { return o != w && o.room() > 0 && c.serves(o, h.t.fit, true) && c.peek(o) == nil }
 	if !h.sent || !slices.ContainsFunc(c.mu.workers, idle) {
-		oldest := w.oldest
-		w.arm()
-		w.oldest = oldest
+		w.watch(c.cfg.Now())
 		c.mu.Unlock()
 		return
 	}
@@ -56,9 +48,7 @@ func (w *Worker) letGoLent(id uint64) (t *task, known bool) {
 	}
 	h := w.lent[i]
 	w.lent = slices.Delete(w.lent, i, i+1)
-	if h.slot >= 0 {
-		w.slots[h.slot] = false
-	}
+	w.leave(h.in)
 	w.since = c.cfg.Now()
 	if k := slices.Index(c.mu.added, h.t); k >= 0 {
 		c.mu.added = slices.Delete(c.mu.added, k, k+1)

@@ -132,6 +132,7 @@ func TestAnswersAfterTakingBack(t *testing.T) {
 		var err error
 		if fails {
 			err = a.Failed(k.Task, wire.Failure{Type: "E"})
+			a.Settle()
 		} else {
 			err = a.put(mem, blobOf(t, 10), k.Task)
 		}
