@@ -159,7 +159,7 @@ var keys = []Key{
 			"error = a bad sample, skip = left out silently, accept = decoded as far as possible",
 		value: textOf(func(c *Config) *string { return &c.Prep.OnCorrupt }, oneOf("an answer", "error", "skip", "accept"))},
 	{Name: "workers.window", Kind: "number", Apply: Restart, See: "protocol.md#workers",
-		Doc:   "samples that a worker process of a client may have at once",
+		Doc:   "samples that a worker process of a client may have at once; quick ones are given up to 64 at a time",
 		value: intOf(func(c *Config) *int { return &c.Workers.Window }, 1, 64)},
 	{Name: "workers.max_record", Kind: "size", Apply: Restart,
 		Doc: "bytes of the largest sample that a worker process may make; a larger one is a bad sample; " +

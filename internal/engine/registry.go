@@ -156,6 +156,13 @@ func (r *registry) readers(uri string) (n int) {
 	return n
 }
 
+// over reports whether a job has ended, or is not remembered any more.
+func (r *registry) over(id ident.JobID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.jobs[id] == nil || slices.Contains(r.mu.ended, id)
+}
+
 // uses reports whether a job that is remembered has the recipe.
 func (r *registry) uses(k work.RecipeKey) bool {
 	r.mu.Lock()

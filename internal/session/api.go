@@ -73,9 +73,9 @@ type Attachment interface {
 // Hand takes what the engine has for a worker. No method blocks or fails. When the peer is gone calls do nothing. Safe
 // for concurrent use.
 type Hand interface {
-	Task(wire.TaskFrame)
-	// Free says that the record at an offset of the worker's memory was taken over, or refused.
-	Free(offset uint64)
+	// Give sends tasks, and says which records of the worker's memory, by their offsets, were taken over or refused. Both
+	// stay the caller's.
+	Give(freed []uint64, tasks []wire.TaskFrame)
 	// Gone ends the session, with the reason.
 	Gone(error)
 }
@@ -89,6 +89,8 @@ type Worker interface {
 	// Done and Failed answer a task. An error is a breach of the protocol, which ends the session.
 	Done(wire.DoneFrame) error
 	Failed(task uint64, f wire.Failure) error
+	// Settle follows one or more of them, when no other one of the worker has arrived: what it is to have leaves now.
+	Settle()
 	// Grow replaces the worker's memory for later records. It takes the memory over.
 	Grow(*shm.Segment)
 	// Close ends the worker, once: clean when it said goodbye (DETACH).

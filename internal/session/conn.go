@@ -51,13 +51,13 @@ type conn struct {
 	}
 	mu struct {
 		sync.Mutex
-		att      Attachment
-		sink     *sink
-		log      *slog.Logger // of the attachment
-		attached bool         // an attachment exists, or existed: a session has one
-		epoch    int64        // the last one that may not be asked for (again)
-		calls    int          // in flight, their answers included
-		ordered  int          // waiting or running
+		att     Attachment
+		sink    *sink
+		log     *slog.Logger // of the attachment
+		claimed bool         // ATTACH or WORK runs, or has succeeded: a session has one
+		epoch   int64        // the last one that may not be asked for (again)
+		calls   int          // in flight, their answers included
+		ordered int          // waiting or running
 	}
 }
 
@@ -178,6 +178,9 @@ func (s *conn) read(ordered chan<- func()) error {
 			err = s.handleWork(h, p, at)
 		} else {
 			err = s.handle(h, p, ordered)
+		}
+		if err == nil && s.worker != nil && !r.Buffered() {
+			err = s.guard("a worker", func() error { s.worker.Settle(); return nil })
 		}
 		if err != nil {
 			return err
@@ -336,6 +339,22 @@ func (s *conn) guard(what string, f func() error) (err error) {
 	return f()
 }
 
+// claim makes an ATTACH or WORK the only one of the session, until unclaim; false = there is or was another one.
+func (s *conn) claim() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	free := !s.mu.claimed
+	s.mu.claimed = true
+	return free
+}
+
+// unclaim undoes claim for a request that failed.
+func (s *conn) unclaim() {
+	s.mu.Lock()
+	s.mu.claimed = false
+	s.mu.Unlock()
+}
+
 func (s *conn) attach(id uint64, p []byte) error {
 	req := new(larderv1.AttachRequest)
 	if err := wire.UnmarshalStrict(p, req); err != nil {
@@ -344,10 +363,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	if s.srv.draining() {
 		return s.draining()
 	}
-	s.mu.Lock()
-	again := s.mu.attached || s.works.Load()
-	s.mu.Unlock()
-	if again {
+	if !s.claim() {
 		return errs.New(errs.Invalid, req.GetJob(),
 			"open another session for another rank, and after the end of an attachment",
 			"this session has had its attachment")
@@ -359,6 +375,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 		if done {
 			return
 		}
+		s.unclaim()
 		k.end()
 		if att != nil {
 			att.Close(false)
@@ -377,7 +394,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	done = true
 	log := s.log.With("job", req.GetJob(), "rank", req.GetRank())
 	s.mu.Lock()
-	s.mu.att, s.mu.sink, s.mu.log, s.mu.attached, s.mu.epoch = att, k, log, true, int64(info.GetNextEpoch())-1
+	s.mu.att, s.mu.sink, s.mu.log, s.mu.epoch = att, k, log, int64(info.GetNextEpoch())-1
 	s.mu.Unlock()
 	s.rel.Lock()
 	s.rel.att = att

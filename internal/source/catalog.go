@@ -61,7 +61,7 @@ type rootState struct {
 	empty atomic.Bool              // class folders without images are accepted, from the first request for that
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
-	stores  *store.Stores // what packed files of a store are looked at with; nil = there are none
+	stores  *store.Stores          // what packed files of a store are looked at with; nil = there are none
 	server  atomic.Pointer[string] // where it lies, for the disk tier; nil = not asked yet
 }
 

@@ -141,6 +141,7 @@ class Inline:
             if service.tasks:
                 with _seeds.Kept():
                     service.run()
+                service.link.flush()
         except Ended:
             self._drop()
         except Error:

@@ -30,9 +30,10 @@ type WorkRequest struct {
 	OutBytes uint64   `json:"outBytes"` // of its memory, whose descriptor rides on the frame
 	Client   string   `json:"client"`   // who started it, for people
 	// Inline says that the worker is the training process itself, which works only while its script waits for a batch: it
-	// gets tasks of jobs of this process (PID) alone.
-	Inline bool   `json:"inline"`
-	Window uint32 `json:"window"` // tasks it wants at most at once; 0 = as many as the daemon gives
+	// gets the tasks of jobs of this process (PID) first.
+	Inline bool    `json:"inline"`
+	Window uint32  `json:"window"` // tasks it takes at most at once; 0 = workers.window
+	Mark   *uint64 `json:"mark"`   // where in its memory it says which task it is at; nil = nowhere
 }
 
 // WorkResult answers WORK. The descriptor of the input memory rides on it.
