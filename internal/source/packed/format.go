@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"larder/internal/record"
 )
 
 // File is one file of a dataset, open for reading.
@@ -18,6 +20,8 @@ type File struct {
 	Size int64  // bytes
 	// Beside opens another file of the dataset, such as one of labels. The caller closes it.
 	Beside func(path string) (Other, error)
+	// Schema is what a format of records gave for the whole dataset; nil = samples are an image and a label.
+	Schema *record.Schema
 }
 
 // Other is a file beside the one that is scanned.
@@ -79,13 +83,19 @@ func (a Address) String() string {
 }
 
 // formats by scheme.
-var formats = []Format{wds{}, mds{}, cifar{classes: 10}, cifar{classes: 100}, idx{}}
+var formats = []Format{
+	wds{},
+	mds{},
+	cifar{classes: 10},
+	cifar{classes: 100},
+	idx{},
+}
 
-// args that formats take.
-var args = map[string]map[string][]string{
-	"cifar10":  {"split": {"train", "test"}},
-	"cifar100": {"split": {"train", "test"}},
-	"idx":      {"split": {"train", "test"}},
+// args that formats take, and what checks their values.
+var args = map[string]map[string]check{
+	"cifar10":  {"split": oneOf("train", "test")},
+	"cifar100": {"split": oneOf("train", "test")},
+	"idx":      {"split": oneOf("train", "test")},
 }
 
 // Schemes are the schemes of all formats.
@@ -115,14 +125,16 @@ func ParseAddress(scheme, rest string) (Address, error) {
 		a.Args = map[string]string{}
 		for pair := range strings.SplitSeq(query, "&") {
 			k, v, _ := strings.Cut(pair, "=")
-			known, ok := args[scheme][k]
+			fits, ok := args[scheme][k]
 			switch {
 			case !ok && len(args[scheme]) == 0:
 				return a, fmt.Errorf("%s: takes no ?%s", scheme, k)
 			case !ok:
-				return a, fmt.Errorf("%s: knows no ?%s=, only ?split=", scheme, k)
-			case !slices.Contains(known, v):
-				return a, fmt.Errorf("%s is %q, not one of %s", k, v, strings.Join(known, ", "))
+				return a, fmt.Errorf("%s: knows no ?%s=, only ?%s=", scheme, k,
+					strings.Join(slices.Sorted(maps.Keys(args[scheme])), "=, ?"))
+			}
+			if err := fits(v); err != nil {
+				return a, fmt.Errorf("%s is %q, %w", k, v, err)
 			}
 			a.Args[k] = v
 		}
