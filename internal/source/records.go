@@ -22,7 +22,7 @@ import (
 const maxOpen = 64
 
 // Schema describes the records that the samples are; nil = they are an image and a label. The caller must not change
-// it. A field called index has the name ['index'], because every batch has an index of its own.
+// it. A field called index has another name, see FieldKey, because every batch has an index of its own.
 func (d *Dataset) Schema() *record.Schema { return d.snap.Load().shownSchema() }
 
 func (s *snapshot) shownSchema() *record.Schema {
@@ -32,10 +32,21 @@ func (s *snapshot) shownSchema() *record.Schema {
 	out := &record.Schema{Fields: slices.Clone(s.schema.Fields)}
 	for i := range out.Fields {
 		if f := &out.Fields[i]; f.Name == "index" {
-			f.Name = "['index']"
+			f.Name = renamed
 		}
 	}
 	return out
+}
+
+// renamed is the field index of a format.
+const renamed = "['index']"
+
+// FieldKey is the name that a field has in its format.
+func FieldKey(name string) string {
+	if name == renamed {
+		return "index"
+	}
+	return name
 }
 
 // schemaOf asks the format what the samples are.
