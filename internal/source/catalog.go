@@ -59,6 +59,7 @@ type rootState struct {
 	empty atomic.Bool              // class folders without images are accepted, from the first request for that
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
+	stores  *store.Stores // what packed files of a store are looked at with; nil = there are none
 }
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
@@ -412,7 +413,7 @@ func (c *Catalog) rootState(at place) *rootState {
 	defer c.mu.Unlock()
 	rs, ok := c.byRoot[at.uri]
 	if !ok {
-		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
+		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1), stores: c.cfg.Stores}
 		c.roots = append(c.roots, rs)
 		c.byRoot[at.uri] = rs
 	}
@@ -532,10 +533,10 @@ func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty,
 // at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
 func (c *Catalog) stands(ctx context.Context, rs *rootState, s *snapshot) (bool, error) {
 	switch {
-	case rs.format != nil:
-		return rs.unchangedFiles(ctx, s)
 	case isStored(s.root):
 		return true, ctx.Err()
+	case rs.format != nil:
+		return rs.unchangedFiles(ctx, s)
 	}
 	return unchangedDirs(ctx, s.root, s.dirs)
 }

@@ -16,7 +16,7 @@ import (
 // File is one file of a dataset, open for reading.
 type File struct {
 	io.ReaderAt
-	Path string // absolute
+	Path string // absolute, in its place
 	Size int64  // bytes
 	// Beside opens another file of the dataset, such as one of labels. The caller closes it.
 	Beside func(path string) (Other, error)
@@ -68,6 +68,8 @@ type Address struct {
 	Scheme string
 	Path   string            // absolute; of wds: with braces, or several joined by "::"
 	Args   map[string]string // such as split=test
+	Place  string            // the store that holds it, such as s3://bucket: Path is a path in it; "" = the file system
+	At     Place             // to look at that store; nil = the file system
 }
 
 // String is the canonical uri.
@@ -77,9 +79,9 @@ func (a Address) String() string {
 		query = append(query, k+"="+a.Args[k])
 	}
 	if len(query) == 0 {
-		return a.Scheme + ":" + a.Path
+		return a.Scheme + ":" + a.joined()
 	}
-	return a.Scheme + ":" + a.Path + "?" + strings.Join(query, "&")
+	return a.Scheme + ":" + a.joined() + "?" + strings.Join(query, "&")
 }
 
 // formats by scheme.
