@@ -52,6 +52,7 @@ var packedHint = map[string]string{
 	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
 	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
 	"npy":      "write npy:FILE.npy, npy:DIR, or several joined by ::",
+	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
 	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }
 

@@ -1,7 +1,9 @@
 package packed
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -91,3 +93,6 @@ func Root(a Address) string {
 	}
 	return root
 }
+
+// isMissing reports whether an error says that there is no such file.
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

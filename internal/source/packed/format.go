@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -92,6 +93,7 @@ var formats = []Format{
 	cifar{classes: 100},
 	idx{},
 	npy{},
+	tokens{},
 }
 
 // args that formats take, and what checks their values.
@@ -99,6 +101,8 @@ var args = map[string]map[string]check{
 	"cifar10":  {"split": oneOf("train", "test")},
 	"cifar100": {"split": oneOf("train", "test")},
 	"idx":      {"split": oneOf("train", "test")},
+	"tokens": {"seq_len": number(1, maxSeqLen), "stride": number(1, math.MaxInt32), "doc": docID,
+		"dtype": oneOf("uint16", "uint32", "int32", "int64", "uint8", "uint64", "int16", "int8")},
 }
 
 // Schemes are the schemes of all formats.
