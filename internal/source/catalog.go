@@ -13,6 +13,7 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/spool"
 	"larder/internal/store"
 )
 
@@ -24,8 +25,12 @@ type CatalogConfig struct {
 	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
 	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
+	Spool        spool.Spool   // keeps what is unpacked of compressed files; nil = 256 MiB of memory
 	Logger       *slog.Logger
 }
+
+// spoolBytes is the memory for what is unpacked, where no spool is given.
+const spoolBytes = 256 << 20
 
 // Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
 //
@@ -74,6 +79,9 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.MaxMade == 0 {
 		cfg.MaxMade = maxAllMade
+	}
+	if cfg.Spool == nil {
+		cfg.Spool = spool.NewMemory(spoolBytes)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

@@ -284,7 +284,8 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
-	file.Schema = &snap.schema
+	file.Schema, file.Spool = &snap.schema, c.cfg.Spool
+	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {
 		_ = f.file.Close()
 		path := printable(join(snap.root, d.rel))

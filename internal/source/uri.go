@@ -52,6 +52,9 @@ var packedHint = map[string]string{
 	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
 	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
 	"npy":      "write npy:FILE.npy, npy:DIR, or several joined by ::",
+	"jsonl":    "write jsonl:FILE.jsonl, jsonl:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"csv":      "write csv:FILE.csv, csv:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"text":     "write text:FILE.txt, text:DIR, or several joined by ::; .gz and .zst are unpacked",
 	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
 	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"larder/internal/record"
+	"larder/internal/spool"
 )
 
 // File is one file of a dataset, open for reading.
@@ -23,6 +24,10 @@ type File struct {
 	Beside func(path string) (Other, error)
 	// Schema is what a format of records gave for the whole dataset; nil = samples are an image and a label.
 	Schema *record.Schema
+	// ID names the file and its content: place, path, size and version. Spool keeps what is unpacked of files. Both are
+	// set for Open.
+	ID    string
+	Spool spool.Spool
 }
 
 // Other is a file beside the one that is scanned.
@@ -94,6 +99,9 @@ var formats = []Format{
 	idx{},
 	npy{},
 	tokens{},
+	jsonl{},
+	csv{},
+	text{},
 }
 
 // args that formats take, and what checks their values.
@@ -101,6 +109,8 @@ var args = map[string]map[string]check{
 	"cifar10":  {"split": oneOf("train", "test")},
 	"cifar100": {"split": oneOf("train", "test")},
 	"idx":      {"split": oneOf("train", "test")},
+	"jsonl":    {"fields": names},
+	"csv":      {"fields": names, "delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
 	"tokens": {"seq_len": number(1, maxSeqLen), "stride": number(1, math.MaxInt32), "doc": docID,
 		"dtype": oneOf("uint16", "uint32", "int32", "int64", "uint8", "uint64", "int16", "int8")},
 }
