@@ -142,7 +142,7 @@ func (x *array) parse(text string) error {
 		return fmt.Errorf("it is a structured array: %.100s; save each of its fields as an array of its own (numpy.savez)",
 			descr)
 	}
-	if descr, _, _ = strings.Cut(strings.TrimPrefix(descr, "'"), "'"); len(descr) < 3 {
+	if descr, _, _ = strings.Cut(strings.TrimPrefix(descr, "'"), "'"); len(descr) < 2 {
 		return fmt.Errorf("its dtype is %.100q", descr)
 	}
 	if x.dtype, x.swap, err = dtypeOf(descr); err != nil {

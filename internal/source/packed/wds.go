@@ -181,11 +181,12 @@ func (wds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error)
 		}
 		return emit(s)
 	}
+	next := int64(0) // where the next member begins
 	for n := 0; ; n++ {
 		if n&255 == 255 && ctx.Err() != nil {
 			return found, ctx.Err()
 		}
-		head := p.at
+		head, begin := p.at, next
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			if p.end { // the blocks of zeros that end a tar file are missing
@@ -196,6 +197,7 @@ func (wds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error)
 		if err != nil {
 			return found, fmt.Errorf("after byte %d: %w", head, err)
 		}
+		next = roundBlock(p.at + h.Size)
 		key, ext := splitMember(h.Name)
 		if h.Typeflag != tar.TypeReg || key == "" {
 			if h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader && !meta(h.Name) {
@@ -207,12 +209,12 @@ func (wds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error)
 			if err := flush(); err != nil {
 				return found, err
 			}
-			g = group{key: key, any: true, begin: roundBlock(head)}
+			g = group{key: key, any: true, begin: begin}
 			if parts != nil {
 				g.exts = map[string]bool{}
 			}
 		}
-		g.end = roundBlock(p.at + h.Size)
+		g.end = next
 		if err := g.member(h, ext, p.at, r, found.Skipped); err != nil {
 			return found, err
 		}
