@@ -82,8 +82,8 @@ def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     (out / "mega.bin").write_bytes(ids.astype("<i4").tobytes())
     (out / "mega.idx").write_bytes(
-        b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, len(lengths), len(lengths) + 1) + lengths.astype("<i4").tobytes()
-        + (4 * starts).astype("<i8").tobytes() + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
+        b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, len(lengths), len(lengths) + 1)
+        + lengths.astype("<i4").tobytes() + (4 * starts).astype("<i8").tobytes() + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
     )  # fmt: skip
     want[f"tokens:mega.bin?seq_len={size}&doc=idx"] = windows(ids.astype("<i4"), size, docs)
 
@@ -199,7 +199,8 @@ def shards(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """MosaicML's MDS."""
     columns = {
         **{"id": "int", "u": "uint16", "f": "float32", "text": "str", "meta": "json", "raw": "bytes"},
-        **{"loose": "ndarray", "typed": "ndarray:int32", "fixed": "ndarray:float64:2,3", "digits": "str_int", "png": "png", "jpeg": "jpeg"},
+        **{"loose": "ndarray", "typed": "ndarray:int32", "fixed": "ndarray:float64:2,3", "digits": "str_int"},
+        **{"png": "png", "jpeg": "jpeg"},
     }
     with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=pick.randint(20_000, 90_000)) as m:
         for i in range(pick.randint(37, 97)):
