@@ -26,9 +26,12 @@ type CatalogConfig struct {
 	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
 	Kept         Kept          // what keeps bytes of Stores on a local disk; nil = nothing does
-	Spool        spool.Spool   // of the blocks of formats that are read in blocks; nil = 64 MiB of memory
+	Spool        spool.Spool   // of blocks, and of what is unpacked of compressed files; nil = 256 MiB of memory
 	Logger       *slog.Logger
 }
+
+// spoolBytes is the memory for what is unpacked, where no spool is given.
+const spoolBytes = 256 << 20
 
 // Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
 //
@@ -40,6 +43,7 @@ type Catalog struct {
 	limit   *limiter
 	objects objectTable
 	probes  probeCache
+	files   openFiles
 	seen    seenCache
 
 	mu       sync.RWMutex // guards what follows
@@ -78,6 +82,9 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	if cfg.MaxMade == 0 {
 		cfg.MaxMade = maxAllMade
 	}
+	if cfg.Spool == nil {
+		cfg.Spool = spool.NewMemory(spoolBytes)
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -100,6 +107,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 // Close ends background work. Datasets stay usable but for Probe.
 func (c *Catalog) Close() error {
 	c.probes.close()
+	c.files.close()
 	return nil
 }
 
@@ -571,12 +579,20 @@ func (c *Catalog) publish(rs *rootState, next *snapshot) {
 		if d == nil || d.rs != rs || c.byName[d.name] != d {
 			continue
 		}
-		was := d.snap.Load().classes
-		if len(was) <= len(next.classes) && slices.Equal(was, next.classes[:len(was)]) {
+		before := d.snap.Load()
+		was := before.classes
+		if before.schema.Equal(&next.schema) && len(was) <= len(next.classes) &&
+			slices.Equal(was, next.classes[:len(was)]) {
 			d.snap.Store(next)
 			continue
 		}
 		now := c.newDatasetLocked(d.name, d.uri, rs)
+		if !before.schema.Equal(&next.schema) {
+			c.log.Warn("the fields of the samples changed: running jobs keep those they began with", "dataset", d.name,
+				"fields_before", fieldsText(&before.schema), "fields_now", fieldsText(&next.schema), "id_before", d.id,
+				"id_now", now.id)
+			continue
+		}
 		c.log.Warn("class folders changed, so labels did: running jobs keep the labels they began with", "dataset", d.name,
 			"classes_before", len(was), "classes_now", len(next.classes), "id_before", d.id, "id_now", now.id)
 	}

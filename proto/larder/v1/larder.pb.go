@@ -1369,7 +1369,9 @@ type Job struct {
 	// workers that can make its samples, of a dataset made by workers: those of other clients included.
 	Workers []*WorkerInfo `protobuf:"bytes,180,rep,name=workers,proto3" json:"workers,omitempty"`
 	// tasks of the job that no worker has.
-	TasksWaiting  uint64 `protobuf:"varint,181,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
+	TasksWaiting uint64 `protobuf:"varint,181,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
+	// schema of its samples, of a dataset whose format gives records; a batch is what structure says.
+	Schema        *Schema `protobuf:"bytes,182,opt,name=schema,proto3" json:"schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1591,6 +1593,13 @@ func (x *Job) GetTasksWaiting() uint64 {
 		return x.TasksWaiting
 	}
 	return 0
+}
+
+func (x *Job) GetSchema() *Schema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
 }
 
 // WorkerInfo is a worker process of a client, which makes samples.
@@ -7871,7 +7880,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bcounters\x18\x02 \x01(\v2\x13.larder.v1.CountersR\bcounters\x12\x1f\n" +
 	"\vbad_samples\x18\x03 \x01(\x04R\n" +
 	"badSamples\x12\x12\n" +
-	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\xef\a\n" +
+	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\x9b\b\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -7903,7 +7912,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05owner\x18F \x01(\rR\x05owner\x12\x16\n" +
 	"\x06others\x18G \x01(\bR\x06others\x120\n" +
 	"\aworkers\x18\xb4\x01 \x03(\v2\x15.larder.v1.WorkerInfoR\aworkers\x12$\n" +
-	"\rtasks_waiting\x18\xb5\x01 \x01(\x04R\ftasksWaiting\"\xa5\x01\n" +
+	"\rtasks_waiting\x18\xb5\x01 \x01(\x04R\ftasksWaiting\x12*\n" +
+	"\x06schema\x18\xb6\x01 \x01(\v2\x11.larder.v1.SchemaR\x06schema\"\xa5\x01\n" +
 	"\n" +
 	"WorkerInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
@@ -8552,131 +8562,132 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	100, // 18: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
 	10,  // 19: larder.v1.Job.wait:type_name -> larder.v1.Wait
 	14,  // 20: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
-	97,  // 21: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
-	17,  // 22: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	100, // 23: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	98,  // 24: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	6,   // 25: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	13,  // 26: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	19,  // 27: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	21,  // 28: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	24,  // 29: larder.v1.Stats.split:type_name -> larder.v1.Split
-	94,  // 30: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
-	23,  // 31: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	12,  // 32: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,   // 33: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	11,  // 34: larder.v1.Stats.load:type_name -> larder.v1.Load
-	15,  // 35: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
-	20,  // 36: larder.v1.Stats.disk:type_name -> larder.v1.DiskTier
-	25,  // 37: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	5,   // 38: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	13,  // 39: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	28,  // 40: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	33,  // 41: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	13,  // 42: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	13,  // 43: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 44: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	13,  // 45: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	13,  // 46: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	13,  // 47: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 48: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	16,  // 49: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 50: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	99,  // 51: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
-	4,   // 52: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
-	16,  // 53: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 54: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 55: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	16,  // 56: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	18,  // 57: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	18,  // 58: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	19,  // 59: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	24,  // 60: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	20,  // 61: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
-	19,  // 62: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	24,  // 63: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	20,  // 64: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
-	70,  // 65: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	22,  // 66: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	75,  // 67: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	76,  // 68: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	77,  // 69: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	78,  // 70: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	5,   // 71: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	98,  // 72: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	98,  // 73: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	98,  // 74: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	98,  // 75: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	98,  // 76: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	79,  // 77: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	6,   // 78: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	98,  // 79: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	22,  // 80: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	13,  // 81: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	83,  // 82: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	98,  // 83: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	100, // 84: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	98,  // 85: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	100, // 86: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	8,   // 87: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	7,   // 88: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	26,  // 89: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	36,  // 90: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	38,  // 91: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	40,  // 92: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	42,  // 93: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	44,  // 94: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	46,  // 95: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	48,  // 96: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	52,  // 97: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	54,  // 98: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	50,  // 99: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	56,  // 100: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	58,  // 101: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	60,  // 102: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	62,  // 103: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	64,  // 104: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	66,  // 105: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	68,  // 106: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	29,  // 107: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	31,  // 108: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	34,  // 109: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	71,  // 110: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	73,  // 111: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	85,  // 112: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	87,  // 113: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	80,  // 114: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	27,  // 115: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	37,  // 116: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	39,  // 117: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	41,  // 118: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	43,  // 119: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	45,  // 120: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	47,  // 121: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	49,  // 122: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	53,  // 123: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	55,  // 124: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	51,  // 125: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	57,  // 126: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	59,  // 127: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	61,  // 128: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	63,  // 129: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	65,  // 130: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	67,  // 131: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	69,  // 132: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	30,  // 133: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	32,  // 134: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	35,  // 135: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	72,  // 136: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	74,  // 137: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	86,  // 138: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	88,  // 139: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	81,  // 140: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	115, // [115:141] is the sub-list for method output_type
-	89,  // [89:115] is the sub-list for method input_type
-	89,  // [89:89] is the sub-list for extension type_name
-	89,  // [89:89] is the sub-list for extension extendee
-	0,   // [0:89] is the sub-list for field type_name
+	4,   // 21: larder.v1.Job.schema:type_name -> larder.v1.Schema
+	97,  // 22: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	17,  // 23: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	100, // 24: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	98,  // 25: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	6,   // 26: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	13,  // 27: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	19,  // 28: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	21,  // 29: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	24,  // 30: larder.v1.Stats.split:type_name -> larder.v1.Split
+	94,  // 31: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	23,  // 32: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	12,  // 33: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 34: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	11,  // 35: larder.v1.Stats.load:type_name -> larder.v1.Load
+	15,  // 36: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
+	20,  // 37: larder.v1.Stats.disk:type_name -> larder.v1.DiskTier
+	25,  // 38: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	5,   // 39: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	13,  // 40: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	28,  // 41: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	33,  // 42: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	13,  // 43: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	13,  // 44: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 45: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	13,  // 46: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	13,  // 47: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	13,  // 48: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 49: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	16,  // 50: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 51: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	99,  // 52: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	4,   // 53: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
+	16,  // 54: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 55: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 56: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	16,  // 57: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	18,  // 58: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	18,  // 59: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	19,  // 60: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	24,  // 61: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	20,  // 62: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	19,  // 63: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	24,  // 64: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	20,  // 65: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	70,  // 66: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	22,  // 67: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	75,  // 68: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	76,  // 69: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	77,  // 70: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	78,  // 71: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	5,   // 72: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	98,  // 73: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	98,  // 74: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	98,  // 75: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	98,  // 76: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	98,  // 77: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	79,  // 78: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	6,   // 79: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	98,  // 80: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	22,  // 81: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	13,  // 82: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	83,  // 83: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	98,  // 84: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	100, // 85: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	98,  // 86: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	100, // 87: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	8,   // 88: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 89: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	26,  // 90: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	36,  // 91: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	38,  // 92: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	40,  // 93: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	42,  // 94: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	44,  // 95: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	46,  // 96: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	48,  // 97: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	52,  // 98: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	54,  // 99: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	50,  // 100: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	56,  // 101: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	58,  // 102: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	60,  // 103: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	62,  // 104: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	64,  // 105: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	66,  // 106: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	68,  // 107: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	29,  // 108: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	31,  // 109: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	34,  // 110: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	71,  // 111: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	73,  // 112: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	85,  // 113: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	87,  // 114: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	80,  // 115: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	27,  // 116: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	37,  // 117: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	39,  // 118: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	41,  // 119: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	43,  // 120: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	45,  // 121: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	47,  // 122: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	49,  // 123: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	53,  // 124: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	55,  // 125: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	51,  // 126: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	57,  // 127: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	59,  // 128: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	61,  // 129: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	63,  // 130: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	65,  // 131: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	67,  // 132: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	69,  // 133: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	30,  // 134: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	32,  // 135: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	35,  // 136: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	72,  // 137: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	74,  // 138: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	86,  // 139: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	88,  // 140: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	81,  // 141: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	116, // [116:142] is the sub-list for method output_type
+	90,  // [90:116] is the sub-list for method input_type
+	90,  // [90:90] is the sub-list for extension type_name
+	90,  // [90:90] is the sub-list for extension extendee
+	0,   // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
