@@ -322,12 +322,12 @@ func (a *attachment) write(slot, epoch, step uint32) session.Batch {
 	return b
 }
 
-// Collect implements session.Attachment: these rings have no release words.
-// Picks fails: this engine has no job of order given.
+// Picks implements session.Attachment: this engine has no job of order given.
 func (a *attachment) Picks(context.Context, wire.PicksFrame) error {
-	return errs.New(errs.Protocol, "picks", "", "no job here has order given")
+	return errs.New(errs.Protocol, "picks", "register a job of order given", "no job here has order given")
 }
 
+// Collect implements session.Attachment: these rings have no release words.
 func (a *attachment) Collect() {}
 
 // Release implements session.Attachment.
