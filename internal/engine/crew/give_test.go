@@ -2,7 +2,6 @@ package crew
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"larder/internal/session/wire"
 	"larder/internal/session/workertest"
 	"larder/internal/shm"
+	"larder/internal/xrand"
 	"larder/tiers"
 )
 
@@ -205,7 +205,7 @@ func TestInputsShareTheirMemory(t *testing.T) {
 	w.c.mu.Lock()
 	w.pace.window = 64
 	w.c.mu.Unlock()
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := xrand.New(1)
 	want := map[uint64][]byte{}
 	for id := range uint64(100) {
 		b := blobOf(t, rng.IntN(30<<10))
