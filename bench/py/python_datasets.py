@@ -1,13 +1,13 @@
 """Measures what datasets in Python cost through larder's worker processes, beside torch's DataLoader.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/py/python_datasets.py [--minutes 10] [--quick] [--only tokens] [--write]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/python_datasets.py [--minutes 10] [--quick] [--write]
 
 Photographs by Pillow and torchvision with two workers; four jobs that share them with as many workers in all as four
 DataLoaders have; windows of tokens of 4 KiB, made anew and kept; and the hand-over of a record of 150 KB from a worker
 to its batch, as processor time of daemon, workers and job. The same dataset goes to both loaders, and they run in turn,
 every second time backwards. Figures are ratios of medians, and the lower end of the 95 % bootstrap interval is compared
-with the bar. Rates are those of whole epochs, the first one from its first batch on, when the workers have started. All raw figures go to out/bench/python_datasets.json; --write rewrites the rows between the marks of
-docs/benchmarks.md. """
+with the bar. Rates are those of whole epochs, the first one from its first batch on, when the workers have started. All
+raw figures go to out/bench/python_datasets.json; --write rewrites the rows between the marks of docs/benchmarks.md. """
 
 from __future__ import annotations
 

@@ -174,6 +174,9 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+_NOTHING = np.zeros(0, np.uint8)
+
+
 class Memory:
     """The sealed memory that a worker writes its records to: places that are taken until the daemon frees them.
 
@@ -181,7 +184,7 @@ class Memory:
     """
 
     def __init__(self, size: int) -> None:
-        self.fd, self.map = -1, mmap.mmap(-1, _PAGE)
+        self.fd, self.map, self.bytes = -1, mmap.mmap(-1, _PAGE), _NOTHING
         self.taken: dict[int, int] = {}  # bytes of a record by its offset, the oldest one first
         self.size, self._end = 0, _FIRST  # of the memory, and of the youngest record
         self.replace(size)
@@ -194,6 +197,7 @@ class Memory:
         fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
         self.close()
         self.fd, self.map, self.size, self._end = fd, mmap.mmap(fd, size), size, _FIRST
+        self.bytes = np.frombuffer(self.map, np.uint8)
 
     def place(self, need: int) -> int:
         """The offset of ``need`` free bytes, taken from now on; -1 when there are none."""
@@ -217,7 +221,11 @@ class Memory:
     def close(self) -> None:
         """Gives the memory back."""
         self.taken.clear()
-        self.map.close()
+        self.bytes = _NOTHING
+        try:
+            self.map.close()
+        except BufferError:  # something still looks at it, and closes it with itself
+            pass
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -330,7 +338,7 @@ class Service:
             self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
         while (at := self.memory.place(need)) < 0:
             self.react()
-        _record.write(leaves, memoryview(self.memory.map)[at : at + need])
+        _record.put(leaves, self.memory.bytes, at)
         self.link.answer(_wire.DONE, _DONE.pack(task.id, at, need))
 
     def leave(self, seconds: float = 1.0) -> None:

@@ -36,7 +36,7 @@ func (p *pace) settle(now time.Time, least, most int) {
 		if p.task == 0 {
 			p.task = took
 		}
-		p.task = max(took, p.task-(p.task-took)/8)
+		p.task = max(took, p.task-(p.task-took)/4)
 		n := min(int64(atOnce/max(p.task, 1)), atOnceBytes/max(p.bytes, 1))
 		p.window = min(max(int(min(n, mostWindow)), least), most)
 	}

@@ -9,8 +9,8 @@ import (
 const patience = time.Second
 
 // serves reports whether a worker may have tasks of a queue. An inline worker works only while its script waits for a
-// batch, so it has those of its own jobs, and with others also what no worker process can do: their own script may train
-// for long, or have ended. c.mu is held.
+// batch, so it has those of its own jobs, and with others also what no worker process can do: their own script may
+// train for long, or have ended. c.mu is held.
 func (c *Crew) serves(w *Worker, f fit, others bool) bool {
 	return w.fits(f) && (!w.inline || c.cfg.Owns(w.pid, f.job) || others && !c.manned(f, nil))
 }
@@ -20,8 +20,8 @@ func (c *Crew) manned(f fit, but *Worker) bool {
 	return slices.ContainsFunc(c.mu.workers, func(w *Worker) bool { return w != but && !w.inline && w.fits(f) })
 }
 
-// takeBack takes the oldest task from an inline worker whose script does not come to it, once another worker has nothing
-// else to do. Whichever answers first answers it. Crew.mu is held, and not any more when it returns.
+// takeBack takes the oldest task from an inline worker whose script does not come to it, once another worker has
+// nothing else to do. Whichever answers first answers it. Crew.mu is held, and not any more when it returns.
 func (w *Worker) takeBack() {
 	c, h := w.c, w.held[0]
 	idle := func(o *Worker) bool { return o != w && o.room() > 0 && c.serves(o, h.t.fit, true) && c.peek(o) == nil }
