@@ -24,7 +24,7 @@ def test_signature_is_the_promised_one():
     assert (
         names
         == (
-            "dataset batch_size shuffle seed subset transform job order drop_last even rank world_size output fields "
+            "dataset batch_size shuffle sampler batch_sampler seed subset transform job order drop_last even rank world_size output fields "
             "return_index share on_error prefetch epochs skip_empty endpoint timeout on_daemon_loss replace "
             "name version cache num_workers collate_fn ragged pad_value pad_multiple sample_timeout worker_memory "
             "worker_init_fn multiprocessing_context persistent_workers native"
