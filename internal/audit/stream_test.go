@@ -41,7 +41,7 @@ func TestIndexStreams(t *testing.T) {
 	}{
 		"repeats":              {func([]*Record) {}, ""},
 		"a step that is gone":  {func(r []*Record) { r[3].Step = 9 }, Lost},
-		"a step twice":         {func(r []*Record) { r[4].Step = 1 }, Repeated},
+		"a step twice":         {func(r []*Record) { r[4].Step = 1 }, Altered},
 		"another account":      {func(r []*Record) { r[5].Account.Delivered = 7 }, Disputed},
 		"too large a batch":    {func(r []*Record) { r[1].Start.Batch = 2 }, Foreign},
 		"no stream, a subset":  {func(r []*Record) { r[1].Start.Stream = false }, Repeated},
