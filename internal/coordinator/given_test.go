@@ -227,3 +227,23 @@ func TestGivenReachesNoOrder(t *testing.T) {
 		}
 	}
 }
+
+// A job that advances on request has nothing of its next epoch before its client asks for it, and then all of it.
+func TestEpochsBeginOnRequest(t *testing.T) {
+	for _, advance := range []jobs.Advance{jobs.Early, jobs.OnRequest} {
+		r := decodedTier(t, 0)
+		p := r.join("a", 0, 10, 2, order(dsa.Stratified), func(e *Register) { e.Spec.Advance = advance })
+		for epoch := range uint32(3) {
+			if epoch > 0 {
+				p.epoch(epoch)
+			}
+			if got := p.drain(); len(got) != 10 {
+				t.Errorf("epoch %d gave %v", epoch, got)
+			}
+			ahead := len(r.prepares) - 10*int(epoch+1)
+			if (ahead > 0) != (advance == jobs.Early) {
+				t.Errorf("advance %d: after epoch %d, %d samples of the next one were prepared", advance, epoch, ahead)
+			}
+		}
+	}
+}

@@ -183,28 +183,13 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		return nil, bad("batch_size", "choose 1 to 65,536", "batch_size is %d", s.BatchSize)
 	}
 	switch {
-	case s.Order == givenOrder && s.Shuffle:
-		return nil, bad("order", "leave shuffle out", "order given is the client's own, and shuffle is set")
-	case s.Order == givenOrder:
-	case !s.Shuffle && s.Order != "":
+	case !s.Shuffle && s.Order != "" && s.Order != givenOrder:
 		return nil, bad("order", "set shuffle=True, or leave order out", "order %q needs shuffle", s.Order)
 	case s.Shuffle && s.Order == "":
 		s.Order = "stratified"
 	}
-	if s.WorldSize == 0 {
-		s.WorldSize = 1
-	}
-	if s.NumNodes == 0 {
-		s.NumNodes = 1
-	}
-	if s.NumNodes > 1 {
-		return nil, errs.New(errs.Unsupported, "num_nodes", oneMachine,
-			"register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
-	}
-	if s.Replica != 0 {
-		return nil, errs.New(errs.Unsupported, "replica",
-			"leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
-			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
+	if err := normaliseRanks(s); err != nil {
+		return nil, err
 	}
 	if s.Prefetch == 0 {
 		s.Prefetch = 2
@@ -235,8 +220,8 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	if s.Advance = oneOf("advance", s.Advance, "", "early", "on_request"); s.Advance == "early" {
 		s.Advance = "" // as jobs of older clients have it
 	}
-	if s.Order == givenOrder && s.Share != "none" && err == nil {
-		err = bad("share", "leave share out", "an index stream takes instances of its own, so it cannot share augmented samples")
+	if err == nil {
+		err = refuseGiven(s)
 	}
 	if err == nil && source.IsMade(s.GetDataset()) {
 		return s, normaliseMade(s)
@@ -250,8 +235,45 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	return s, err
 }
 
+// normaliseRanks checks how many processes a job has, and on which machines.
+func normaliseRanks(s *larderv1.JobSpec) error {
+	if s.WorldSize == 0 {
+		s.WorldSize = 1
+	}
+	if s.NumNodes == 0 {
+		s.NumNodes = 1
+	}
+	if s.NumNodes > 1 {
+		return errs.New(errs.Unsupported, "num_nodes", oneMachine,
+			"register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
+	}
+	if s.Replica != 0 {
+		return errs.New(errs.Unsupported, "replica",
+			"leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
+			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
+	}
+	return nil
+}
+
 // givenOrder is the order of a job whose client says which samples come.
 const givenOrder = "given"
+
+// refuseGiven says what a job of order given cannot have; nil for any other.
+func refuseGiven(s *larderv1.JobSpec) error {
+	field := ""
+	switch {
+	case s.GetOrder() != givenOrder:
+	case s.GetShuffle():
+		field = "shuffle"
+	case s.GetShare() != "none": // each of its picks is an instance of its own
+		field = "share"
+	}
+	if field == "" {
+		return nil
+	}
+	return errs.New(errs.Invalid, field, "leave "+field+" out",
+		"register job %s: order given, where the client says which samples come, does not go with %s", s.GetName(), field)
+}
 
 // smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in
 // bytes: room to grow. It is no more than a quarter of what is free.
