@@ -86,7 +86,7 @@ func redactPacked(uri string) string {
 
 // placedRoot is the root of an address: the folder of its files, behind the name of their store.
 func placedRoot(a packed.Address) string {
-	root := packedRoot(a.Path)
+	root := packed.Root(a)
 	if a.Place != "" {
 		root = a.Place + strings.TrimSuffix(root, "/")
 	}

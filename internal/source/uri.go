@@ -51,27 +51,13 @@ var packedHint = map[string]string{
 	"mds":      "write mds:DIR, the folder of index.json",
 	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
 	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
+	"npy":      "write npy:FILE.npy, npy:DIR, or several joined by ::",
+	"jsonl":    "write jsonl:FILE.jsonl, jsonl:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"csv":      "write csv:FILE.csv, csv:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"text":     "write text:FILE.txt, text:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"npz":      "write npz:FILE.npz, npz:DIR, or several joined by ::, with ?fields=a,b for some of the arrays",
+	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
 	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
-}
-
-// packedRoot is the folder that all files of an address lie in, by the address alone: what comes before braces, and
-// before a name that ends in .tar.
-func packedRoot(path string) string {
-	root := ""
-	for i, p := range strings.Split(path, "::") {
-		if brace := strings.IndexByte(p, '{'); brace >= 0 {
-			p = filepath.Dir(p[:brace] + "x")
-		} else if strings.HasSuffix(p, ".tar") {
-			p = filepath.Dir(p)
-		}
-		if i == 0 {
-			root = p
-		}
-		for root != p && root != "/" && !strings.HasPrefix(p, root+"/") {
-			root = filepath.Dir(root)
-		}
-	}
-	return root
 }
 
 // parseFolder returns the absolute folder that an imagefolder uri names, or the root in a store.
