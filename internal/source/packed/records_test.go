@@ -369,14 +369,14 @@ func TestRefusalsSayWhat(t *testing.T) {
 		d    disk
 		want string
 	}{
-		"pickle":   {"npy:", disk{"/d/a.npy": npyOf("|O", []int64{1}, make([]byte, 8))}, "larder never reads"},
-		"complex":  {"npy:", disk{"/d/a.npy": npyOf("<c8", []int64{1}, make([]byte, 8))}, "dtype <c8 is not one"},
-		"fortran":  {"npy:", disk{"/d/a.npy": fortran}, "Fortran order"},
-		"cut":      {"npy:", disk{"/d/a.npy": npyOf("<f8", []int64{9, 9}, make([]byte, 100))}, "it is cut"},
-		"lengths":  {"npz:", disk{"/d/a.npz": npzOf(t, zip.Store, uneven, "a", "b")}, "has 1 rows"},
-		"odd":      {"tokens:", disk{"/d/a.bin": make([]byte, 33)}, "no whole ids of uint16"},
-		"no idx":   {"tokens:?doc=idx", disk{"/d/a.bin": make([]byte, 32)}, "no .idx of Megatron"},
-		"json":     {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": }\n")}, "line 2, at byte 9"},
+		"pickle":  {"npy:", disk{"/d/a.npy": npyOf("|O", []int64{1}, make([]byte, 8))}, "larder never reads"},
+		"complex": {"npy:", disk{"/d/a.npy": npyOf("<c8", []int64{1}, make([]byte, 8))}, "dtype <c8 is not one"},
+		"fortran": {"npy:", disk{"/d/a.npy": fortran}, "Fortran order"},
+		"cut":     {"npy:", disk{"/d/a.npy": npyOf("<f8", []int64{9, 9}, make([]byte, 100))}, "it is cut"},
+		"lengths": {"npz:", disk{"/d/a.npz": npzOf(t, zip.Store, uneven, "a", "b")}, "has 1 rows"},
+		"odd":     {"tokens:", disk{"/d/a.bin": make([]byte, 33)}, "no whole ids of uint16"},
+		"no idx":  {"tokens:?doc=idx", disk{"/d/a.bin": make([]byte, 32)}, "no .idx of Megatron"},
+		"json":    {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": }\n")}, "line 2, at byte 9"},
 		"type": {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": \"x\"}\n")},
 			`line 2, at byte 9: "a" is text, and whole numbers`},
 		"missing":  {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{}\n")}, `it has no "a"`},

@@ -62,6 +62,9 @@ func kindOfMember(ext string) string {
 // rateName is the field of the sample rate of a .wav.
 func rateName(name string) string { return name + "_rate" }
 
+// ByFirst implements ByFirst.
+func (wds) ByFirst() {}
+
 // Schema looks at the members of the first samples of the first file.
 func (w wds) Schema(ctx context.Context, a Address, files []string, open func(string) (Other, error)) (
 	record.Schema, error,
