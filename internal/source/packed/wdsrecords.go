@@ -131,7 +131,8 @@ func (t *tarSample) get(p *part) ([]byte, string, bool) {
 // firstOf reads the first sample that has all the parts; nil = there is none. Without parts it is the first one, and
 // image says that one of the first has an image.
 func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, image bool, err error) {
-	r := tar.NewReader(&position{f: File{ReaderAt: f, Size: f.Len()}})
+	p := &position{f: File{ReaderAt: f, Size: f.Len()}}
+	r := tar.NewReader(p)
 	parts := partsOf(asked)
 	now := &tarSample{members: map[string][]byte{}}
 	whole := func() bool {
@@ -141,10 +142,11 @@ func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, im
 		})
 	}
 	for n := 0; n < firstMembers && ctx.Err() == nil; n++ {
+		head := p.at
 		h, err := r.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				return nil, false, err
+				return nil, false, fmt.Errorf("after byte %d: %w", head, err)
 			}
 			break
 		}
