@@ -68,6 +68,8 @@ func (s *Stores) add(ctx context.Context, l Location) (*remote, error) {
 	switch l.Scheme {
 	case schemeS3, schemeGS:
 		b, err = openBucket(ctx, l, set, count)
+	case schemeAZ:
+		b, err = openAzure(l, set, count)
 	default:
 		b, err = openWeb(l, set, count)
 	}

@@ -83,7 +83,8 @@ def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     (out / "mega.bin").write_bytes(ids.astype("<i4").tobytes())
     (out / "mega.idx").write_bytes(
         b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, len(lengths), len(lengths) + 1)
-        + lengths.astype("<i4").tobytes() + (4 * starts).astype("<i8").tobytes() + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
+        + lengths.astype("<i4").tobytes() + (4 * starts).astype("<i8").tobytes()
+        + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
     )  # fmt: skip
     want[f"tokens:mega.bin?seq_len={size}&doc=idx"] = windows(ids.astype("<i4"), size, docs)
 

@@ -15,6 +15,7 @@ from s3 import Proxy, Server, World, images, pack
 
 import larder
 
+HEAD = 64 << 10  # bytes of the first file that are read once more, for its fields
 TARS = "wds:s3://packed/sets/part-{000..003}.tar"
 
 
@@ -50,7 +51,7 @@ def test_tars_of_a_bucket_give_what_the_folder_gives(bucket, world):
     d.cli("dataset", "add", TARS)
     index = cost(d)
     assert 8 <= index["reads"] <= 16 and index["lists"] == 0  # four tars: each is asked for, and read in large blocks
-    assert index["bytes"] <= sum(f.stat().st_size for f in sets.iterdir())
+    assert index["bytes"] <= sum(f.stat().st_size for f in sets.iterdir()) + HEAD
     assert images(TARS) == want
     epoch = cost(d)
     stored = sum(len(p.read_bytes()) for p in (world.folder / "images").rglob("*.*"))
@@ -165,4 +166,21 @@ def test_four_jobs_on_more_than_memory_holds(bucket, world, tmp_path):
     stored = sum(len(p.read_bytes()) for p in (tmp_path / "images").rglob("*.*"))
     spent, reads = cost(d), 12 * 120
     assert spent["errors"] == 0 and 120 <= spent["reads"] - 8 <= reads + 8
-    assert spent["bytes"] <= 12 * stored + sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
+    packed = sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
+    assert spent["bytes"] <= 12 * stored + packed + HEAD
+
+
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_a_disk_tier_that_holds_all_reads_each_byte_once(bucket, world, tmp_path):
+    tiers = {"total": "64MiB", "encoded": "0", "decoded": "0", "augmented": "0"}
+    disk = {"dir": str(tmp_path / "disk"), "size": "64MiB"}
+    d = world.daemon(bucket.url, hedge="0", config={"tiers": {**tiers, "disk": disk}})
+    loader = larder.Loader(TARS, batch_size=8, seed=1, epochs=3)
+    first = sorted(each(loader))
+    spent = cost(d)
+    assert sorted(each(loader)) == first and sorted(each(loader)) == first
+    loader.close()
+    stored = sum(len(p.read_bytes()) for p in (tmp_path / "images").rglob("*.*"))
+    packed = sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
+    assert len(first) == 120 and spent["bytes"] <= 1.02 * stored + packed + HEAD
+    assert cost(d)["bytes"] == spent["bytes"]

@@ -109,8 +109,8 @@ def test_a_damaged_line_costs_its_own_sample(real, tmp_path):
     assert got == [i for i in range(40) if i != 17]
     (bad,) = loader.quarantined
     assert bad.id == 17
-    assert str(path) in bad.why
-    assert "no JSON" in bad.why
+    assert str(path) in bad.reason
+    assert "no JSON" in bad.reason
 
 
 def test_a_file_that_changes_is_indexed_again(real, tmp_path):

@@ -109,6 +109,7 @@ func (s shape) field(name string) record.Field {
 // shapes are those of the fields of a table, in order.
 type shapes struct {
 	names []string
+	all   []string // with those that are not asked for, of the first line
 	of    map[string]shape
 }
 
@@ -192,7 +193,7 @@ func (s *shapes) chosen(a Address) error {
 	}
 	for _, name := range names {
 		if _, ok := s.of[name]; !ok {
-			return fmt.Errorf("it has no field %q, only %s", name, strings.Join(s.names, ", "))
+			return fmt.Errorf("it has no field %q, only %s", name, strings.Join(s.all, ", "))
 		}
 	}
 	s.names = names
@@ -365,6 +366,7 @@ func contentOf(raw []byte, f *record.Field) (record.Content, error) {
 		}
 		s, err := stringOf(raw)
 		return record.Content{Data: []byte(s)}, err
+	case record.Array, record.Bytes:
 	case record.Scalar:
 		b, err := appendNumber(nil, raw, f.DType)
 		return record.Content{Data: b}, inValue(f, err)
