@@ -27,6 +27,9 @@ func BenchmarkReads(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer plain.Close()
+	if err := unix.Fadvise(int(plain.Fd()), 0, 0, unix.FADV_RANDOM); err != nil { // as fio does
+		b.Fatal(err)
+	}
 	key := func(i int) Key { return Key{Place: "s3://bucket", Object: fmt.Sprintf("train/%d.jpg", i), Size: size} }
 	for i := range n {
 		for j := 0; j < size; j += 8 {
