@@ -152,8 +152,8 @@ func newTiersResize(g *globals) *cobra.Command {
 		Short: "Change tier sizes of the running daemon, all or none",
 		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, auto, or a percentage. A percentage of
 total is of the machine's memory; that of a tier is of total, also when total changes later. disk takes bytes alone, and
-is beside the total. All sizes of one call are applied, or none. Tiers shrink and grow without a flush. The sizes hold until the next larder config apply, SIGHUP or
-start of the daemon; set them in the configuration to keep them.`,
+is beside the total. All sizes of one call are applied, or none. Tiers shrink and grow without a flush. The sizes hold
+until the next larder config apply, SIGHUP or start of the daemon; set them in the configuration to keep them.`,
 		Example: "  larder tiers resize decoded=2GiB encoded=auto",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -159,5 +159,5 @@ func free(dir string) int64 {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0
 	}
-	return int64(st.Bavail) * int64(st.Bsize)
+	return int64(st.Bavail) * st.Bsize
 }

@@ -39,7 +39,7 @@ type resourceOptions struct {
 func (u *resources) open(o resourceOptions) (err error) {
 	r := o.resolved
 	u.stores = store.New(store.Config{Settings: StoreSettings(o.config), Log: o.log})
-	if err = u.disks.open(o); err != nil {
+	if err := u.disks.open(o); err != nil {
 		return err
 	}
 	sources := source.CatalogConfig{

@@ -145,7 +145,7 @@ func (e *Engine) disk(ctx context.Context) *larderv1.DiskTier {
 	return d
 }
 
-// Readers counts the live jobs that read a dataset, by its uri. It may be called from any goroutine, and waits for none.
+// Readers counts the live jobs that read a dataset, by its uri. Any goroutine may call it.
 func (e *Engine) Readers(uri string) int { return e.jobs.readers(uri) }
 
 // SetTiers changes sizes, all of the request or nothing.

@@ -46,7 +46,10 @@ ELSEWHERE = {
     "docs/security.md": [("## Several users\n", "## Token\n"), ("## TLS\n", "## HTTP\n")],
 }
 # What a page takes to be so.
-BEFORE = {"docs/guides/memory.md": ["larder serve &"], "docs/subsets.md": ["larder serve &"]}
+BEFORE = {
+    "docs/guides/memory.md": ["export LARDER_TIERS__DISK__DIR=$PWD/disk LARDER_TIERS__DISK__SIZE=1GiB", "larder serve &"],
+    "docs/subsets.md": ["larder serve &"],
+}
 SMALLER = {
     "{000..099}": "{000..003}",
     "samples: 20000": "samples: 2000",

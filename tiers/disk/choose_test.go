@@ -1,26 +1,27 @@
 package disk
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"larder/internal/xrand"
 )
 
 // TestChoose checks the decision against its definition, on random candidates.
 func TestChoose(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := xrand.New(1, 2)
 	for range 2000 {
 		all := make([]candidate, r.IntN(12))
 		var room int64
 		need, equal := r.IntN(4), r.IntN(2) == 0
 		may := func(c candidate) bool { return !c.pinned && (c.need < need || equal && c.need == need) }
 		for i := range all {
-			all[i] = candidate{need: r.IntN(4), used: uint64(r.IntN(5)), room: 1 + r.Int64N(10), pinned: r.IntN(4) == 0}
+			all[i] = candidate{need: r.IntN(4), used: uint64(r.IntN(5)), room: 1 + int64(r.IntN(10)), pinned: r.IntN(4) == 0}
 			if may(all[i]) {
 				room += all[i].room
 			}
 		}
-		want := r.Int64N(40) - 5
+		want := int64(r.IntN(40)) - 5
 		got, ok := choose(all, want, need, equal)
 		if ok != (want <= 0 || room >= want) {
 			t.Fatalf("%d of %d bytes: %v", want, room, ok)

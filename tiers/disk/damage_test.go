@@ -2,13 +2,13 @@ package disk
 
 import (
 	"context"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"larder/internal/spool/spooltest"
+	"larder/internal/xrand"
 )
 
 // TestDamage flips bytes of every kind, cuts files and swaps them: an entry is a miss or what was put, and a block too.
@@ -16,49 +16,49 @@ func TestDamage(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		closed bool // the writer has ended, so that the file has an index
-		harm   func(r *rand.Rand, b []byte) []byte
+		harm   func(r *xrand.Rand, b []byte) []byte
 	}{
 		{"a flipped bit", true, flip}, {"a flipped bit without an index", false, flip},
-		{"a flipped bit of the beginning", true, func(r *rand.Rand, b []byte) []byte {
+		{"a flipped bit of the beginning", true, func(r *xrand.Rand, b []byte) []byte {
 			b[r.IntN(min(len(b), 200))] ^= 1 << r.IntN(8)
 			return b
 		}},
-		{"a flipped bit of the end", true, func(r *rand.Rand, b []byte) []byte {
+		{"a flipped bit of the end", true, func(r *xrand.Rand, b []byte) []byte {
 			b[len(b)-1-r.IntN(min(len(b), 200))] ^= 1 << r.IntN(8)
 			return b
 		}},
-		{"a cut file", true, func(r *rand.Rand, b []byte) []byte { return b[:r.IntN(len(b))] }},
-		{"a cut file without an index", false, func(r *rand.Rand, b []byte) []byte { return b[:r.IntN(len(b))] }},
-		{"pages of zeros", true, func(r *rand.Rand, b []byte) []byte {
+		{"a cut file", true, func(r *xrand.Rand, b []byte) []byte { return b[:r.IntN(len(b))] }},
+		{"a cut file without an index", false, func(r *xrand.Rand, b []byte) []byte { return b[:r.IntN(len(b))] }},
+		{"pages of zeros", true, func(r *xrand.Rand, b []byte) []byte {
 			at := r.IntN(len(b))
 			clear(b[at:min(len(b), at+4096)])
 			return b
 		}},
-		{"pages of zeros without an index", false, func(r *rand.Rand, b []byte) []byte {
+		{"pages of zeros without an index", false, func(r *xrand.Rand, b []byte) []byte {
 			clear(b[r.IntN(len(b)):])
 			return b
 		}},
-		{"a piece twice", true, func(r *rand.Rand, b []byte) []byte {
+		{"a piece twice", true, func(r *xrand.Rand, b []byte) []byte {
 			n := r.IntN(len(b) / 2)
 			copy(b[r.IntN(len(b)-n):], b[r.IntN(len(b)-n):][:n])
 			return b
 		}},
-		{"more at the end", true, func(_ *rand.Rand, b []byte) []byte { return append(b, b...) }},
+		{"more at the end", true, func(_ *xrand.Rand, b []byte) []byte { return append(b, b...) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for seed := range uint64(6) {
-				harmed(t, rand.New(rand.NewPCG(seed, 4)), c.closed, c.harm)
+				harmed(t, xrand.New(seed, 4), c.closed, c.harm)
 			}
 		})
 	}
 }
 
-func flip(r *rand.Rand, b []byte) []byte {
+func flip(r *xrand.Rand, b []byte) []byte {
 	b[r.IntN(len(b))] ^= 1 << r.IntN(8)
 	return b
 }
 
-func harmed(t *testing.T, r *rand.Rand, closed bool, harm func(r *rand.Rand, b []byte) []byte) {
+func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b []byte) []byte) {
 	from, to := t.TempDir(), t.TempDir()
 	s := openAt(t, Config{Dir: from, Size: 8 << 20})
 	put(s, "a", 0, 60)

@@ -29,7 +29,7 @@ func riggedAt(t *testing.T, size int64, fail func(op, name string) error) *rigge
 	t.Helper()
 	x := &rigged{dir: t.TempDir(), log: &bytes.Buffer{}}
 	x.Store = openAt(t, Config{Dir: x.dir, Size: size, Log: slog.New(slog.NewTextHandler(x.log, nil)),
-		now:   x.clock.now,
+		now:   x.now,
 		files: &broken{files: realFiles{x.dir}, fail: fail}})
 	return x
 }

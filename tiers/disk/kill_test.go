@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"larder/internal/spool"
 	"larder/internal/spool/spooltest"
+	"larder/internal/xrand"
 )
 
 const killSize = 96 << 20
@@ -64,7 +64,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := rand.New(rand.NewPCG(1, 9))
+	r := xrand.New(1, 9)
 	dir, begin, end := t.TempDir(), 0, 0
 	for round := range rounds {
 		if end > 8000 { // what is put fits, so that nothing leaves

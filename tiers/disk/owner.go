@@ -48,9 +48,12 @@ func (s *Store) begin() {
 	} else {
 		s.held.become(guest, why)
 		s.log.Warn("the disk tier is read, and not written", "dir", s.cfg.Dir, "why", why)
-		s.done.Go(s.watch)
 	}
 	s.load(err == nil)
+	if err != nil {
+		s.done.Go(s.watch) // after the load: one at a time
+		return
+	}
 	s.shrink()
 }
 

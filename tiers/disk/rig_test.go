@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"larder/internal/xrand"
 )
 
 func TestMain(m *testing.M) {
@@ -45,7 +46,7 @@ func keyOf(i int) Key {
 }
 
 func bytesOf(i int) []byte {
-	r := rand.NewPCG(uint64(i), 1)
+	r := xrand.New(uint64(i), 1)
 	b := binary.LittleEndian.AppendUint64(nil, r.Uint64())
 	return bytes.Repeat(b, 1+int(r.Uint64()%1024))
 }

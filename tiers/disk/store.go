@@ -252,8 +252,8 @@ func (s *Store) read(seg *segment, hash uint64, at place, err error) {
 	s.failed(reading, seg.name, err)
 }
 
-// Put offers the bytes of an entry, of a group. It copies them, never waits for the disk, and never fails: what there is
-// no room for is left out.
+// Put offers the bytes of an entry, of a group. It copies them, never waits for the disk, and never fails: what there
+// is no room for is left out.
 func (s *Store) Put(group string, k Key, b []byte) {
 	if int64(len(b)) != k.Size || k.Size > maxEntry || len(group) > maxGroup {
 		return

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"context"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"larder/internal/spool"
 	"larder/internal/spool/spooltest"
+	"larder/internal/xrand"
 )
 
 // TestRoundTrip: what was put comes back, also after a restart, and nothing else does.
@@ -48,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 // entry that was put is there while nothing was evicted or refused, and the files never take more than the size.
 func TestTwin(t *testing.T) {
 	for seed := range uint64(3) {
-		r := rand.New(rand.NewPCG(seed, 2))
+		r := xrand.New(seed, 2)
 		dir, need := t.TempDir(), &needs{}
 		size := int64(2<<20) + int64(r.IntN(4<<20))
 		cfg := Config{Dir: dir, Size: size, Need: need.need}
@@ -174,7 +174,7 @@ func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 6 {
 		wg.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(w), 3))
+			r := xrand.New(uint64(w), 3)
 			for range 600 {
 				i := r.IntN(1000)
 				if !has(t, s, "a", i) {

@@ -169,7 +169,7 @@ func (s *Store) unmake(name string, f file, room int64) {
 
 var padding [8]byte
 
-// appendTo writes entries to the end of a segment, which gets that length; false = there is no room, or the disk failed.
+// appendTo writes entries to the end of a segment, which gets that length; false = no room, or the disk failed.
 func (s *Store) appendTo(g *segment, items []*item, length int64) bool {
 	room := roomOf(length + indexEntry*int64(len(g.hashes)+len(items)) + trailer)
 	if room > g.room && !s.reserve(room-g.room, g.group.name, false) {
