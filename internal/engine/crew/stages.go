@@ -9,7 +9,7 @@ import (
 
 // A task whose steps are built-in ops in part goes to and fro: what a worker of a client has made is kept in the
 // daemon's memory (pass), built-in ops are run on it by the daemon's own workers (native), and the next stage begins
-// (next).
+// (onward).
 
 // pass keeps what a stage made as the input of the next one. It is counted with the copies that no tier holds.
 func (c *Crew) pass(t *task, src []byte) error {
@@ -39,27 +39,25 @@ func (c *Crew) dropBlob(t *task) {
 	}
 	c.recycle(t.blob)
 	t.blob = nil
-	c.mu.fresh = append(c.mu.fresh[:0], c.mu.workers...) // one may have waited for room
-	c.wake.Signal()
+	c.refresh() // one may have waited for room
 }
 
-// next begins the stage behind the one that is done. Nobody may wait for it any more: then it is answered.
-func (c *Crew) next(t *task) {
-	t.first = t.last
+// onward begins the stage behind the one that is done, as a task of its own: an inline worker from which the old one was
+// taken back may answer that too late. What nobody waits for any more is answered.
+func (c *Crew) onward(old *task) {
+	next := *old
+	t := &next
+	t.first, t.tries = old.last, 0
 	t.last, t.runs = t.job.Made.Next(t.first, t.end)
-	if len(t.runs) > 0 {
-		c.native(t)
-		return
-	}
 	c.mu.Lock()
-	if c.mu.stopped {
+	switch {
+	case c.mu.stopped:
 		c.mu.Unlock()
 		t.release()
 		return
-	}
-	if t.fill != nil && c.cfg.Rings.Get(t.ringKey()) == nil {
+	case c.unwanted(t):
 		c.mu.dropped = append(c.mu.dropped, t)
-	} else {
+	default:
 		c.mu.added = append(c.mu.added, t)
 	}
 	c.mu.Unlock()
@@ -87,14 +85,16 @@ func (c *Crew) native(t *task) {
 			return
 		case t.last < t.end:
 			if err = c.pass(t, out); err == nil {
-				c.next(t)
+				c.onward(t)
 				return
 			}
 		default:
 			var kept bool
 			if kept, err = c.put(t, out); err == nil {
 				c.count(nil, t, t.took)
-				c.finish(t, kept, int64(len(out)))
+				c.dropBlob(t)
+				c.cfg.Send(t.done(kept, int64(len(out))))
+				t.release()
 				return
 			}
 		}

@@ -166,7 +166,7 @@ func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
 // enqueue gives a task to the workers; p.mu is held.
 func (p *Pool) enqueue(t task) {
 	x, fresh := t.what.(coordinator.Prepare)
-	if _, augment := t.what.(coordinator.Augment); augment && t.job != nil && t.job.Made != nil {
+	if _, augment := t.what.(coordinator.Augment); augment && t.job != nil && t.job.ByClients() {
 		fresh = true // it makes a copy of a record that is none of these copies
 	}
 	if fresh && x.Into == nil {

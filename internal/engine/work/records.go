@@ -67,6 +67,80 @@ func (w *worker) runOps(runs []Run, blob []byte, key prep.RandKey, alloc allocat
 	return blob, nil
 }
 
+// prepareRecord makes the record of a sample of its stored form.
+func (w *worker) prepareRecord(
+	t task, x *coordinator.Prepare, enc []byte, ev coordinator.Prepared,
+) coordinator.Prepared {
+	schema := &t.job.Made.Out
+	leave := w.p.heavy.enter(w.prep.RecordMemory(schema, enc))
+	defer leave()
+	if x.Into != nil {
+		return w.recordInPlace(t, x.Into, enc, ev)
+	}
+	w.begin(t.job, Decode)
+	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) {
+		b, err := w.prep.Record(schema, enc, alloc)
+		return prep.Image{Pix: b}, err
+	})
+	w.end(err)
+	return w.finish(ev, kept, img, err)
+}
+
+// recordInPlace writes a record straight into the only row that needs it. Now and then its steps are measured, because
+// the model of the tiers needs to know what each costs.
+func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator.Prepared) coordinator.Prepared {
+	j := t.job
+	row := w.p.cfg.Rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
+	if row != nil { // nil: the client is gone, but the coordinator still asks what became of the object
+		defer row.Release()
+	}
+	var buf []byte
+	defer func() {
+		if buf != nil {
+			w.p.free(buf)
+		}
+	}()
+	made := func() (v record.View, err error) {
+		b, err := w.prep.Record(&j.Made.Out, enc, func(n int) ([]byte, error) {
+			buf = w.p.scratch(n)
+			return buf, nil
+		})
+		if err == nil {
+			v, err = record.Open(b)
+		}
+		return v, err
+	}
+	put := func(v record.View) error {
+		if row == nil {
+			return nil
+		}
+		return PutRecord(row, x, j, v)
+	}
+	var v record.View
+	var err error
+	if w.p.cfg.Meters.due(j.RecipeKey()) {
+		w.begin(j, Decode)
+		v, err = made()
+		if w.end(err); err == nil {
+			w.begin(j, Augment)
+			err = put(v)
+			w.end(err)
+		}
+	} else {
+		w.begin(j, InPlace)
+		if v, err = made(); err == nil {
+			err = put(v)
+		}
+		w.end(err)
+	}
+	if err != nil {
+		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
+		return ev
+	}
+	ev.Bytes = int64(len(v.Bytes()))
+	return ev
+}
+
 // augmentRecord runs the built-in ops of a suffix once for a share group.
 func (w *worker) augmentRecord(t task, x *coordinator.Augment) coordinator.Prepared {
 	ev := coordinator.Prepared{Flight: x.Flight}
