@@ -26,8 +26,8 @@ type Target struct {
 // URI is how larder reads the target.
 func (t Target) URI() string { return t.Format + ":" + t.Dir }
 
-// ParseTarget reads wds:DIR or mds:DIR; a relative DIR is resolved against the working directory. Errors are *errs.Error
-// INVALID_ARGUMENT or UNSUPPORTED.
+// ParseTarget reads wds:DIR or mds:DIR; a relative DIR is resolved against the working directory. Errors are
+// *errs.Error INVALID_ARGUMENT or UNSUPPORTED.
 func ParseTarget(text string) (Target, error) {
 	const hint = "write --to wds:DIR or --to mds:DIR"
 	format, dir, ok := strings.Cut(text, ":")

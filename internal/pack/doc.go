@@ -5,6 +5,6 @@
 // is finished is on disk and in a journal before the next shard begins: a run that was killed is continued after its
 // last shard. Shards are made in a hidden folder of the target and moved to their places when all are there.
 //
-// The room decides nothing about images: internal/prep decodes, resizes and encodes. It writes no format of its own, and
-// reads what it wrote with internal/source/packed, as everybody else would.
+// The room decides nothing about images: internal/prep decodes, resizes and encodes. It writes no format of its own,
+// and reads what it wrote with internal/source/packed, as everybody else would.
 package pack

@@ -10,8 +10,8 @@ import (
 )
 
 // mds is a shard of MosaicML's streaming: u32 samples, u32 offsets, the columns as JSON, then the samples: u32 sizes of
-// the columns that vary, and the columns. How many samples come is known at the end alone, so that their bytes wait in a
-// file beside it.
+// the columns that vary, and the columns. How many samples come is known at the end alone, so that their bytes wait in
+// a file beside it.
 type mds struct {
 	s     *open
 	o     options
@@ -34,7 +34,8 @@ func columnsJSON(o options, png bool) string {
 	}
 	names, encodings, sizes := `"image", "label"`, `"`+image+`", "int"`, "null, 8"
 	if o.Properties {
-		names, encodings, sizes = `"class", "image", "key", "label"`, `"str", "`+image+`", "str", "int"`, "null, null, null, 8"
+		names, encodings = `"class", "image", "key", "label"`, `"str", "`+image+`", "str", "int"`
+		sizes = "null, null, null, 8"
 	}
 	return fmt.Sprintf(`{"column_encodings": [%s], "column_names": [%s], "column_sizes": [%s], "compression": null, `+
 		`"format": "mds", "hashes": [], "size_limit": %d, "version": 2}`, encodings, names, sizes, o.ShardSize)
@@ -115,7 +116,7 @@ func mdsIndex(shards []Shard, o options) []byte {
 	for i := range shards {
 		s := &shards[i]
 		list[i] = strings.TrimSuffix(strings.Replace(columnsJSON(o, s.PNG), `"hashes": [], `,
-			fmt.Sprintf(`"hashes": [], "raw_data": {"basename": "%s", "bytes": %d, "hashes": {}}, "samples": %d, `,
+			fmt.Sprintf(`"hashes": [], "raw_data": {"basename": %q, "bytes": %d, "hashes": {}}, "samples": %d, `,
 				s.Name, s.Bytes, s.Samples), 1), "}") + `, "zip_data": null}`
 	}
 	return []byte(`{"shards": [` + strings.Join(list, ", ") + `], "version": 2}`)

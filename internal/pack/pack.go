@@ -59,8 +59,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	if root := data.Root(); root == cfg.To.Dir || strings.HasPrefix(cfg.To.Dir, strings.TrimSuffix(root, "/")+"/") {
-		return nil, errs.New(errs.Invalid, cfg.To.Dir, "name a folder outside of it", "packing into %s: it lies in the source",
-			cfg.To.Dir)
+		return nil, errs.New(errs.Invalid, cfg.To.Dir, "name a folder outside of it",
+			"packing into %s: it lies in the source", cfg.To.Dir)
 	}
 	p := &packer{cfg: &cfg, cat: cat, data: data, opt: cfg.options(data.URI(), data.Fingerprint())}
 	if p.order, err = order(data, &cfg); err != nil {

@@ -53,7 +53,6 @@ type open struct {
 	buf     *bufio.Writer
 	lay     layout
 	content *xxhash.Digest
-	labels  [16]byte
 }
 
 func (t *target) openShard(o options) (*open, error) {

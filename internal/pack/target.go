@@ -83,9 +83,9 @@ type target struct {
 	done    bool // the journal has its last line
 }
 
-// openTarget prepares the folder for a run with options o: a new one, or one that an earlier run left behind. It returns
-// the manifest instead when the pack is finished. Errors are *errs.Error: ALREADY_EXISTS when the folder holds something
-// else, or when another run works on it.
+// openTarget prepares the folder for a run with options o: a new one, or one that an earlier run left behind. It
+// returns the manifest instead when the pack is finished. Errors are *errs.Error: ALREADY_EXISTS when the folder holds
+// something else, or when another run works on it.
 func openTarget(to Target, o options, create creator) (*target, *Manifest, error) {
 	t := &target{to: to, work: filepath.Join(to.Dir, workName), create: create}
 	m, err := readManifest(to.Dir)

@@ -11,8 +11,8 @@ import (
 // EncoderName says what EncodeJPEG encodes with.
 func EncoderName() string { return "image/jpeg" }
 
-// EncodeJPEG returns img, packed RGB, as a JPEG file of a quality of 1 to 100, with colour at half of both sides; a grey
-// image becomes a grey file. The same image and quality give the same bytes with the same version of Go.
+// EncodeJPEG returns img, packed RGB, as a JPEG file of a quality of 1 to 100, with colour at half of both sides; a
+// grey image becomes a grey file. The same image and quality give the same bytes with the same version of Go.
 func EncodeJPEG(img Image, quality int) ([]byte, error) {
 	m, err := goImage(img)
 	if err != nil {

@@ -3,8 +3,8 @@ environment that internal/tools/setup.sh makes of internal/tools/python/formats.
 
     packs_read.py WDS MDS IMAGEFOLDER OWN LIMIT
 
-Prints a list for each pack, of [label, sha256 of the RGB pixels, height, width], and writes the JPEG files of IMAGEFOLDER
-to OWN as MDS shards of at most LIMIT bytes.
+Prints a list for each pack, of [label, sha256 of the RGB pixels, height, width], and writes the JPEG files of
+IMAGEFOLDER to OWN as MDS shards of at most LIMIT bytes.
 """
 
 from __future__ import annotations
