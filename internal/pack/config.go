@@ -81,7 +81,7 @@ type Config struct {
 	Stores    *store.Stores // where buckets are read from; nil = folders only
 	Report    func(Progress)
 
-	create creator // of files; for tests
+	disk disk // for tests
 }
 
 // Progress is how far a run is.
@@ -100,8 +100,11 @@ func (c *Config) check() error {
 	if c.Report == nil {
 		c.Report = func(Progress) {}
 	}
-	if c.create == nil {
-		c.create = create
+	if c.disk.create == nil {
+		c.disk.create = create
+	}
+	if c.disk.sync == nil {
+		c.disk.sync = file.Sync
 	}
 	switch {
 	case c.ShardSize < minShardSize:

@@ -102,7 +102,7 @@ type packer struct {
 }
 
 func (p *packer) run(ctx context.Context) (*Result, error) {
-	t, m, err := openTarget(p.cfg.To, p.opt, p.cfg.create)
+	t, m, err := openTarget(p.cfg.To, p.opt, p.cfg.disk)
 	if err != nil {
 		return nil, err
 	}

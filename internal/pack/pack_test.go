@@ -149,7 +149,8 @@ func TestPacksHoldTheSameSamples(t *testing.T) {
 	for seed, format := range map[uint64]string{1: WDS, 2: MDS, 3: WDS, 4: MDS} {
 		root := photos(t, seed, 11)
 		want := read(t, "imagefolder:"+root)
-		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), ShardSize: 20 << 10, Verify: true,
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), disk: disk{sync: unsynced},
+			ShardSize: 20 << 10, Verify: true,
 			Properties: seed > 2, Workers: int(seed)}
 		r := must(t, cfg)
 		got := read(t, r.URI)
@@ -186,7 +187,8 @@ func TestPacksHoldTheSameSamples(t *testing.T) {
 func TestPacksOfPacks(t *testing.T) {
 	root := photos(t, 5, 9)
 	want := read(t, "imagefolder:"+root)
-	first := must(t, Config{URI: "imagefolder:" + root, To: to(t, WDS), Shuffle: 9, Subset: "label < 2"})
+	first := must(t, Config{URI: "imagefolder:" + root, To: to(t, WDS), disk: disk{sync: unsynced},
+		Shuffle: 9, Subset: "label < 2"})
 	second := must(t, Config{URI: first.URI, To: to(t, MDS), Verify: true})
 	a, b := read(t, first.URI), read(t, second.URI)
 	if !reflect.DeepEqual(a, b) {
@@ -218,7 +220,8 @@ func TestResizedImages(t *testing.T) {
 	root := photos(t, 6, 11)
 	want := read(t, "imagefolder:"+root)
 	for _, quality := range []int{0, 80} {
-		r := must(t, Config{URI: "imagefolder:" + root, To: to(t, WDS), MaxSize: 30, Quality: quality, Verify: true})
+		r := must(t, Config{URI: "imagefolder:" + root, To: to(t, WDS), disk: disk{sync: unsynced},
+			MaxSize: 30, Quality: quality, Verify: true})
 		for i, s := range read(t, r.URI) {
 			long := max(want[i].w, want[i].h)
 			isJPEG, wasJPEG := strings.HasPrefix(s.raw, "\xff\xd8"), strings.HasPrefix(want[i].raw, "\xff\xd8")
@@ -235,11 +238,14 @@ func TestResizedImages(t *testing.T) {
 			t.Errorf("encoder %q", r.Encoder)
 		}
 	}
-	r := must(t, Config{URI: "imagefolder:" + root, To: to(t, WDS), Quality: 50})
+	r := must(t, Config{URI: "imagefolder:" + root, To: to(t, WDS), disk: disk{sync: unsynced}, Quality: 50})
 	if r.Encoded != len(want) {
 		t.Errorf("--quality alone encoded %d of %d images", r.Encoded, len(want))
 	}
 }
+
+// unsynced is for tests that do not crash the machine: what is durable is slow.
+func unsynced(file) error { return nil }
 
 // failing lets so many bytes be written.
 type failing struct {
@@ -267,14 +273,15 @@ func failAfter(n int, with error) creator {
 func TestInterruptedRunsGiveTheSameBytes(t *testing.T) {
 	root := photos(t, 7, 25)
 	for _, format := range []string{WDS, MDS} {
-		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), ShardSize: 16 << 10, MaxSize: 40, Shuffle: 3}
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), disk: disk{sync: unsynced},
+			ShardSize: 16 << 10, MaxSize: 40, Shuffle: 3}
 		must(t, cfg)
 		want := tree(t, cfg.To.Dir)
 		for n := range 8 {
 			cfg.To = to(t, format)
 			ended, room := 0, 5_000*n
 			for {
-				cfg.create, cfg.Workers = failAfter(room, syscall.ENOSPC), 1+ended%4
+				cfg.disk.create, cfg.Workers = failAfter(room, syscall.ENOSPC), 1+ended%4
 				_, err := Run(t.Context(), cfg)
 				if err == nil {
 					break
@@ -326,12 +333,13 @@ func TestRefusedTargets(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(foreign.Dir, "thesis.txt"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	unfinished := Config{URI: uri, To: to(t, WDS), ShardSize: minShardSize, create: failAfter(9_000, syscall.EIO)}
+	unfinished := Config{URI: uri, To: to(t, WDS), ShardSize: minShardSize,
+		disk: disk{failAfter(9_000, syscall.EIO), unsynced}}
 	if _, err := Run(t.Context(), unfinished); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("a failing disk gave %v", err)
 	}
-	unfinished.create = nil
-	busy, _, err := openTarget(to(t, WDS), options{}, create)
+	unfinished.disk.create = nil
+	busy, _, err := openTarget(to(t, WDS), options{}, disk{create, unsynced})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,17 +409,17 @@ func TestBadSamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg := Config{URI: uri, To: to(t, WDS), ShardSize: minShardSize}
+	cfg := Config{URI: uri, To: to(t, WDS), ShardSize: minShardSize, disk: disk{sync: unsynced}}
 	_, err := Run(t.Context(), cfg)
 	if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "class0/000.jpg") ||
 		!strings.Contains(err.Error(), "--on-error skip") {
 		t.Fatalf("got %v", err)
 	}
-	cfg.SkipBad, cfg.create = true, failAfter(60_000, syscall.ENOSPC)
+	cfg.SkipBad, cfg.disk.create = true, failAfter(60_000, syscall.ENOSPC)
 	if _, err := Run(t.Context(), cfg); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("got %v", err)
 	}
-	cfg.create, cfg.Verify = nil, true
+	cfg.disk.create, cfg.Verify = nil, true
 	r := must(t, cfg)
 	if r.Samples != 33 || len(r.Skipped) != 3 {
 		t.Fatalf("%+v", r)
@@ -436,7 +444,8 @@ func TestBadSamples(t *testing.T) {
 func TestVerifyFindsDamage(t *testing.T) {
 	root := photos(t, 10, 6)
 	for _, format := range []string{WDS, MDS} {
-		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), ShardSize: 16 << 10, Verify: true}
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), disk: disk{sync: unsynced},
+			ShardSize: 16 << 10, Verify: true}
 		must(t, cfg)
 		m, err := readManifest(cfg.To.Dir)
 		if err != nil {
@@ -484,14 +493,14 @@ func put(t testing.TB, path string, b []byte) {
 // FuzzJournal: whatever a journal says, a run gives the bytes of an undisturbed one, or refuses with words.
 func FuzzJournal(f *testing.F) {
 	root := photos(f, 11, 4)
-	cfg := Config{URI: "imagefolder:" + root, To: to(f, WDS), ShardSize: minShardSize}
+	cfg := Config{URI: "imagefolder:" + root, To: to(f, WDS), disk: disk{sync: unsynced}, ShardSize: minShardSize}
 	must(f, cfg)
 	want := tree(f, cfg.To.Dir)
-	cfg.To, cfg.create = to(f, WDS), failAfter(30_000, syscall.EIO)
+	cfg.To, cfg.disk.create = to(f, WDS), failAfter(30_000, syscall.EIO)
 	if _, err := Run(f.Context(), cfg); !errors.Is(err, syscall.EIO) {
 		f.Fatal(err)
 	}
-	cfg.create = nil
+	cfg.disk.create = nil
 	begun := tree(f, cfg.To.Dir)
 	real := begun[workName+"/"+journalName]
 	f.Add([]byte(real))

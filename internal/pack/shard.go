@@ -63,12 +63,12 @@ func (t *target) openShard(o options) (*open, error) {
 	s := &open{t: t, sum: sha256.New(), content: xxhash.New(), info: Shard{Name: shardName(o.Format, n), PNG: true}}
 	path := filepath.Join(t.work, s.info.Name+".part")
 	var err error
-	if s.to, err = t.create(path); err != nil {
+	if s.to, err = t.disk.create(path); err != nil {
 		return nil, writeError(path, err)
 	}
 	s.buf = bufio.NewWriterSize(io.MultiWriter(s.to, s.sum), writeBuffer)
 	if o.Format == MDS {
-		spool, err := t.create(path + ".rows")
+		spool, err := t.disk.create(path + ".rows")
 		if err != nil {
 			_ = s.to.Close()
 			return nil, writeError(path, err)
@@ -119,7 +119,7 @@ func (s *open) finish(next int, skipped []Skipped) error {
 		err = s.buf.Flush()
 	}
 	if err == nil {
-		err = s.to.Sync()
+		err = s.t.disk.sync(s.to)
 	}
 	if cerr := s.to.Close(); err == nil {
 		err = cerr
@@ -136,7 +136,7 @@ func (s *open) finish(next int, skipped []Skipped) error {
 	if err := os.Rename(path, filepath.Join(s.t.work, s.info.Name)); err != nil {
 		return writeError(path, err)
 	}
-	if err := syncDir(s.t.work); err != nil {
+	if err := s.t.syncDir(s.t.work); err != nil {
 		return writeError(path, err)
 	}
 	if err := s.t.log(line{Shard: &s.info, Skipped: skipped}); err != nil {

@@ -76,7 +76,7 @@ type target struct {
 	work    string
 	lock    *os.File
 	journal *os.File
-	create  creator
+	disk    disk
 
 	shards  []Shard
 	skipped []Skipped
@@ -86,15 +86,15 @@ type target struct {
 // openTarget prepares the folder for a run with options o: a new one, or one that an earlier run left behind. It
 // returns the manifest instead when the pack is finished. Errors are *errs.Error: ALREADY_EXISTS when the folder holds
 // something else, or when another run works on it.
-func openTarget(to Target, o options, create creator) (*target, *Manifest, error) {
-	t := &target{to: to, work: filepath.Join(to.Dir, workName), create: create}
+func openTarget(to Target, o options, d disk) (*target, *Manifest, error) {
+	t := &target{to: to, work: filepath.Join(to.Dir, workName), disk: d}
 	m, err := readManifest(to.Dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	if m != nil {
-		if d := m.differs(o); d != "" {
-			return nil, nil, t.other("a finished pack", d)
+		if what := m.differs(o); what != "" {
+			return nil, nil, t.other("a finished pack", what)
 		}
 		return nil, m, os.RemoveAll(t.work) // what a run left that was killed at its very end
 	}
@@ -216,10 +216,10 @@ func (t *target) log(l line) error {
 		return fmt.Errorf("write the journal: %w", err)
 	}
 	if _, err = t.journal.Write(append(b, '\n')); err == nil {
-		err = t.journal.Sync()
+		err = t.disk.sync(t.journal)
 	}
 	if err == nil {
-		err = syncDir(t.work)
+		err = t.syncDir(t.work)
 	}
 	if err != nil {
 		return writeError(t.journal.Name(), err)
@@ -289,13 +289,13 @@ func (t *target) finish(o options, classes []string) (*Manifest, error) {
 // place writes a small file of the pack as a whole.
 func (t *target) place(name string, content []byte) error {
 	from, to := filepath.Join(t.work, name), filepath.Join(t.to.Dir, name)
-	f, err := t.create(from)
+	f, err := t.disk.create(from)
 	if err != nil {
 		return writeError(to, err)
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Sync()
+		err = t.disk.sync(f)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -304,7 +304,7 @@ func (t *target) place(name string, content []byte) error {
 		err = os.Rename(from, to)
 	}
 	if err == nil {
-		err = syncDir(t.to.Dir)
+		err = t.syncDir(t.to.Dir)
 	}
 	if err != nil {
 		return writeError(to, err)
@@ -358,15 +358,21 @@ type file interface {
 // creator makes an empty file, over one that is there.
 type creator func(path string) (file, error)
 
+// disk is how files are made, and made durable.
+type disk struct {
+	create creator
+	sync   func(file) error
+}
+
 func create(path string) (file, error) { return os.Create(path) }
 
-func syncDir(path string) error {
+func (t *target) syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.Sync()
+	return t.disk.sync(d)
 }
 
 // writeError says what could not be written, and that nothing of it is lost.
