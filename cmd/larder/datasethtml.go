@@ -220,8 +220,8 @@ func (l *localData) samplesSection(shown []shownSample, all int) htmlreport.Sect
 			html.EscapeString(clipPath(key, 60)), x.id, x.w, x.h, x.format, units.Size(l.data.Bytes(x.id)))
 	}
 	b.WriteString("</div>")
-	return htmlreport.Section{Title: "Samples", Text: []string{fmt.Sprintf("%s of %s samples, spread over them, as larder "+
-		"decodes them: EXIF orientation is ignored.", count(n), count(all))},
+	return htmlreport.Section{Title: "Samples", Text: []string{fmt.Sprintf("%s of %s samples, spread over them, as "+
+		"larder decodes them: EXIF orientation is ignored.", count(n), count(all))},
 		Figures: []htmlreport.Figure{{Picture: template.HTML(b.String())}}} //nolint:gosec // escaped above
 }
 

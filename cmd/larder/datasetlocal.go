@@ -82,8 +82,8 @@ func spread(ids []ident.SampleID, n int) []ident.SampleID {
 	return some
 }
 
-// each calls do for every index below n, from so many goroutines; 0 = one for each core. start is called once by each of
-// them, and end when it is done.
+// each calls do for every index below n, from so many goroutines; 0 = one for each core. start is called once by each
+// of them, and end when it is done.
 func each(ctx context.Context, n, workers int, start func() (do func(i int), end func())) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)

@@ -192,7 +192,7 @@ func dataStatsTable(t *tabwriter.Writer, s *datasetStats) {
 	}
 	row(t)
 	row(t, "", "MIN", "5 %", "MEDIAN", "95 %", "MAX", "MEAN")
-	size := func(n int64) string { return units.Size(n) }
+	size := units.Size[int64]
 	for _, x := range []struct {
 		name string
 		q    quantiles

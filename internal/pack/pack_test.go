@@ -383,6 +383,21 @@ func TestRefusedTargets(t *testing.T) {
 	}
 }
 
+// TestNoRoom: what cannot fit is refused before it begins, with both sizes.
+func TestNoRoom(t *testing.T) {
+	busy, _, err := openTarget(to(t, WDS), options{}, disk{create, unsynced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.close()
+	if err := busy.room(1 << 20); err != nil {
+		t.Errorf("1 MiB: %v", err)
+	}
+	if err := busy.room(1 << 60); !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "1048576TiB") {
+		t.Errorf("an exbibyte: %v", err)
+	}
+}
+
 func TestTargets(t *testing.T) {
 	for text, words := range map[string]string{
 		"": "not into", "tar:/x": "not into", "wds:": "names no folder", "wds:s3://b/x": "folders only",
