@@ -119,7 +119,7 @@ func storeKey(key string) *Key {
 		if a.name != attribute || a.buckets && strings.HasPrefix(scheme, "http") {
 			continue
 		}
-		return &Key{Name: key, Kind: a.kind, Doc: a.doc, Apply: Restart, See: "guides/stores.md",
+		return &Key{Name: key, Kind: a.kind, Doc: a.doc, Apply: Restart, See: "stores.md",
 			path: []string{storesKey, name, attribute}, value: storeValue(name, scheme, a)}
 	}
 	return nil
@@ -196,7 +196,7 @@ func checkEndpoint(s string) error {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return errors.New("it is not an address like https://HOST:PORT")
 	case u.User != nil:
-		return errors.New("it holds credentials, which do not belong into a configuration (docs/guides/stores.md)")
+		return errors.New("it holds credentials, which do not belong into a configuration (docs/stores.md)")
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 		return errors.New("it has a path; the bucket belongs into the URI of the dataset")
 	}

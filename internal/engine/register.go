@@ -71,6 +71,10 @@ func (e *Engine) register(
 	if err := e.history.mayReplace(ctx, spec.GetName(), token); err != nil {
 		return nil, err
 	}
+	if token != nil && j.life.Given {
+		return nil, errs.New(errs.Unsupported, "resume", "begin the epoch, and send the samples that are left",
+			"register job %s with a state: of order given, its client has the place in its stream", spec.GetName())
+	}
 	if token != nil {
 		same, err := e.resume(ctx, token, req.GetResumeChanged(), j, &reg)
 		if err != nil {
@@ -179,6 +183,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		return nil, bad("batch_size", "choose 1 to 65,536", "batch_size is %d", s.BatchSize)
 	}
 	switch {
+	case s.Order == givenOrder && s.Shuffle:
+		return nil, bad("order", "leave shuffle out", "order given is the client's own, and shuffle is set")
+	case s.Order == givenOrder:
 	case !s.Shuffle && s.Order != "":
 		return nil, bad("order", "set shuffle=True, or leave order out", "order %q needs shuffle", s.Order)
 	case s.Shuffle && s.Order == "":
@@ -225,6 +232,12 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	s.Even = oneOf("even", s.Even, even, "drop", "none")
 	s.Share = oneOf("share", s.Share, "none", "none", "augmented")
 	s.OnError = oneOf("on_error", s.OnError, "raise", "raise", "skip", "substitute")
+	if s.Advance = oneOf("advance", s.Advance, "", "early", "on_request"); s.Advance == "early" {
+		s.Advance = "" // as jobs of older clients have it
+	}
+	if s.Order == givenOrder && s.Share != "none" && err == nil {
+		err = bad("share", "leave share out", "an index stream takes instances of its own, so it cannot share augmented samples")
+	}
 	if err == nil && source.IsMade(s.GetDataset()) {
 		return s, normaliseMade(s)
 	}
@@ -236,6 +249,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	}
 	return s, err
 }
+
+// givenOrder is the order of a job whose client says which samples come.
+const givenOrder = "given"
 
 // smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in
 // bytes: room to grow. It is no more than a quarter of what is free.

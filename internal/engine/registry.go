@@ -60,7 +60,7 @@ func (r *registry) byRecipe(uri, recipe string) (_ *job, known []string) {
 	defer r.mu.Unlock()
 	var newest *job
 	for _, j := range r.mu.jobs { // order-free: the newest is found
-		if j.Made == nil || j.Data.URI() != uri {
+		if !j.ByClients() || j.Data.URI() != uri {
 			continue
 		}
 		if j.Recipe.ID().String() == recipe && (newest == nil || newest.ID < j.ID) {
@@ -142,6 +142,25 @@ func (r *registry) end(id ident.JobID) *job {
 		delete(r.mu.jobs, old)
 	}
 	return j
+}
+
+// readers counts the live jobs that read a dataset, by its uri.
+func (r *registry) readers(uri string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, j := range r.mu.jobs { // order-free: they are counted
+		if j.Data.URI() == uri && !slices.Contains(r.mu.ended, id) {
+			n++
+		}
+	}
+	return n
+}
+
+// over reports whether a job has ended, or is not remembered any more.
+func (r *registry) over(id ident.JobID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.jobs[id] == nil || slices.Contains(r.mu.ended, id)
 }
 
 // uses reports whether a job that is remembered has the recipe.

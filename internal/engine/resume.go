@@ -62,6 +62,10 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	if err := mayTouch(ctx, j, "save the state of"); err != nil {
 		return nil, err
 	}
+	if j.life.Given {
+		return nil, errs.New(errs.Unsupported, j.spec.GetName(), "keep the place in the stream beside the client's own state",
+			"the state of job %s: of order given, its client has the place in its stream", j.spec.GetName())
+	}
 	v, err := e.loop.lookup(ctx, j.ID)
 	if err != nil {
 		return nil, err

@@ -66,6 +66,9 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		InstanceOffset: v.Offset,
 		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused(), SubsetSince: v.Since,
 	}
+	if j.Made != nil && j.Made.Stored {
+		out.Schema = schemaOf(&j.Made.Out)
+	}
 	w.addSubsets(out, j, &v)
 	if v.Draining() && !v.State.Ended() {
 		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")
@@ -199,7 +202,7 @@ func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 // workersOf fills in the workers that can make the samples of a job; nil = larder's own do.
 func (w *views) workersOf(out *larderv1.Job, id ident.JobID) *jobs.Workers {
 	j := w.jobs.byID(id)
-	if j == nil || j.Made == nil {
+	if j == nil || !j.ByClients() {
 		return nil
 	}
 	s := w.crew.Of(&j.Job)

@@ -13,6 +13,7 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/spool"
 	"larder/internal/store"
 )
 
@@ -24,8 +25,13 @@ type CatalogConfig struct {
 	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
 	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
+	Kept         Kept          // what keeps bytes of Stores on a local disk; nil = nothing does
+	Spool        spool.Spool   // of blocks, and of what is unpacked of compressed files; nil = 256 MiB of memory
 	Logger       *slog.Logger
 }
+
+// spoolBytes is the memory for what is unpacked, where no spool is given.
+const spoolBytes = 256 << 20
 
 // Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
 //
@@ -37,6 +43,7 @@ type Catalog struct {
 	limit   *limiter
 	objects objectTable
 	probes  probeCache
+	files   openFiles
 	seen    seenCache
 
 	mu       sync.RWMutex // guards what follows
@@ -58,6 +65,8 @@ type rootState struct {
 	empty atomic.Bool              // class folders without images are accepted, from the first request for that
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
+	stores  *store.Stores          // what packed files of a store are looked at with; nil = there are none
+	server  atomic.Pointer[string] // where it lies, for the disk tier; nil = not asked yet
 }
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
@@ -73,8 +82,14 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	if cfg.MaxMade == 0 {
 		cfg.MaxMade = maxAllMade
 	}
+	if cfg.Spool == nil {
+		cfg.Spool = spool.NewMemory(spoolBytes)
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Spool == nil {
+		cfg.Spool = spool.NewMemory(64 << 20)
 	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
@@ -92,6 +107,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 // Close ends background work. Datasets stay usable but for Probe.
 func (c *Catalog) Close() error {
 	c.probes.close()
+	c.files.close()
 	return nil
 }
 
@@ -410,7 +426,7 @@ func (c *Catalog) rootState(at place) *rootState {
 	defer c.mu.Unlock()
 	rs, ok := c.byRoot[at.uri]
 	if !ok {
-		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
+		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1), stores: c.cfg.Stores}
 		c.roots = append(c.roots, rs)
 		c.byRoot[at.uri] = rs
 	}
@@ -530,10 +546,10 @@ func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty,
 // at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
 func (c *Catalog) stands(ctx context.Context, rs *rootState, s *snapshot) (bool, error) {
 	switch {
-	case rs.format != nil:
-		return rs.unchangedFiles(ctx, s)
 	case isStored(s.root):
 		return true, ctx.Err()
+	case rs.format != nil:
+		return rs.unchangedFiles(ctx, s)
 	}
 	return unchangedDirs(ctx, s.root, s.dirs)
 }
@@ -563,12 +579,20 @@ func (c *Catalog) publish(rs *rootState, next *snapshot) {
 		if d == nil || d.rs != rs || c.byName[d.name] != d {
 			continue
 		}
-		was := d.snap.Load().classes
-		if len(was) <= len(next.classes) && slices.Equal(was, next.classes[:len(was)]) {
+		before := d.snap.Load()
+		was := before.classes
+		if before.schema.Equal(&next.schema) && len(was) <= len(next.classes) &&
+			slices.Equal(was, next.classes[:len(was)]) {
 			d.snap.Store(next)
 			continue
 		}
 		now := c.newDatasetLocked(d.name, d.uri, rs)
+		if !before.schema.Equal(&next.schema) {
+			c.log.Warn("the fields of the samples changed: running jobs keep those they began with", "dataset", d.name,
+				"fields_before", fieldsText(&before.schema), "fields_now", fieldsText(&next.schema), "id_before", d.id,
+				"id_now", now.id)
+			continue
+		}
 		c.log.Warn("class folders changed, so labels did: running jobs keep the labels they began with", "dataset", d.name,
 			"classes_before", len(was), "classes_now", len(next.classes), "id_before", d.id, "id_now", now.id)
 	}

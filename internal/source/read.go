@@ -77,11 +77,16 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	if row.size > c.cfg.MaxObject {
 		path, _ := c.ObjectPath(o)
-		return nil, errs.New(errs.ResourceExceeded, path, "leave it out of the dataset",
-			"%s has %s, the limit for one sample is %s", path, units.Size(row.size), units.Size(c.cfg.MaxObject))
+		return nil, tooLarge(path, row.size, c.cfg.MaxObject)
 	}
-	if err := c.limit.wait(ctx, row.size); err != nil {
-		return nil, fmt.Errorf("read object %d: %w", o, err)
+	stored := isStored(c.rootAt(row.root).root)
+	if !stored {
+		if err := c.limit.wait(ctx, row.size); err != nil {
+			return nil, fmt.Errorf("read object %d: %w", o, err)
+		}
+	}
+	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
+		return c.readRecord(ctx, o, row, buf)
 	}
 	head := int64(c.rootAt(row.root).overhead())
 	if int64(cap(buf)) < head+row.size {
@@ -89,11 +94,11 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	whole := buf[:head+row.size]
 	buf = whole[head:]
-	if isStored(c.rootAt(row.root).root) {
-		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+	if stored {
+		if err := c.readWhole(ctx, o, row, buf); err != nil {
 			return nil, err
 		}
-		return buf, nil
+		return c.asImage(row, whole)
 	}
 	err := c.withFile(o, row, func(fd int, state fileState) error {
 		for done := int64(0); done < row.size; {
@@ -116,10 +121,20 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	if err != nil {
 		return nil, err
 	}
+	return c.asImage(row, whole)
+}
+
+// asImage makes an image file of what is stored.
+func (c *Catalog) asImage(row object, whole []byte) ([]byte, error) {
 	if f := c.rootAt(row.root).format; f != nil {
 		return f.Image(whole)
 	}
 	return whole, nil
+}
+
+func tooLarge(path string, size, limit int64) error {
+	return errs.New(errs.ResourceExceeded, path, "leave it out of the dataset",
+		"%s has %s, the limit for one sample is %s", path, units.Size(size), units.Size(limit))
 }
 
 // fileState is what a file must be to be the indexed one.

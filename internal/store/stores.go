@@ -85,6 +85,20 @@ func (s *Stores) add(ctx context.Context, l Location) (*remote, error) {
 	return made, nil
 }
 
+// Identity names the place of a uri and the server that it is on, for what outlives this process. It asks nobody.
+func (s *Stores) Identity(uri string) string {
+	l, err := Parse(uri)
+	if err != nil {
+		return uri
+	}
+	if l.Scheme == schemeS3 || l.Scheme == schemeGS {
+		if u, err := endpoint(l, s.cfg.Settings(l.Scheme, l.name())); err == nil {
+			return l.name() + " of " + u.Host
+		}
+	}
+	return l.name()
+}
+
 // Counters are those of every place that was opened, by name.
 func (s *Stores) Counters() []Counters {
 	s.mu.Lock()

@@ -101,7 +101,7 @@ func Parse(uri string) (Location, error) {
 		return bad("write "+scheme+"://…, with two slashes", "lacks the slashes behind its scheme")
 	}
 	if hasSecret(rest) {
-		return bad("leave it out: larder finds credentials by itself (docs/guides/stores.md), and a URI is shown and stored",
+		return bad("leave it out: larder finds credentials by itself (docs/stores.md), and a URI is shown and stored",
 			"holds a user name or a secret")
 	}
 	if scheme == schemeHTTP || scheme == schemeHTTPS {

@@ -69,6 +69,9 @@ class Clock:
     def stop(self) -> None:
         """It is over."""
 
+    def rest(self) -> None:
+        """No task follows at once."""
+
 
 class Maker:
     """A dataset and its steps, in the process that runs them."""

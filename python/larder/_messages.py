@@ -64,6 +64,7 @@ class JobSpec(TypedDict, total=False):
     schema: SchemaMessage
     indices: str
     sampleTimeout: str
+    advance: str
 
 
 class Wait(TypedDict, total=False):
@@ -142,6 +143,7 @@ class Job(TypedDict, total=False):
     notes: list[str]
     wait: Wait
     samplesPerSecond: float
+    schema: SchemaMessage
 
 
 class DatasetMessage(TypedDict, total=False):

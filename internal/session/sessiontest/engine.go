@@ -13,6 +13,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/session"
+	"larder/internal/session/wire"
 	"larder/internal/shm"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
@@ -322,6 +323,11 @@ func (a *attachment) write(slot, epoch, step uint32) session.Batch {
 }
 
 // Collect implements session.Attachment: these rings have no release words.
+// Picks fails: this engine has no job of order given.
+func (a *attachment) Picks(context.Context, wire.PicksFrame) error {
+	return errs.New(errs.Protocol, "picks", "", "no job here has order given")
+}
+
 func (a *attachment) Collect() {}
 
 // Release implements session.Attachment.

@@ -1,0 +1,326 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/record"
+	"larder/internal/source/packed"
+	"larder/internal/store"
+)
+
+// maxOpen is how many files of records stay open when no read uses them.
+const maxOpen = 64
+
+// Schema describes the records that the samples are; nil = they are an image and a label. The caller must not change
+// it. A field called index has another name, see FieldKey, because every batch has an index of its own.
+func (d *Dataset) Schema() *record.Schema { return d.snap.Load().shownSchema() }
+
+func (s *snapshot) shownSchema() *record.Schema {
+	if len(s.schema.Fields) == 0 {
+		return nil
+	}
+	out := &record.Schema{Fields: slices.Clone(s.schema.Fields)}
+	for i := range out.Fields {
+		if f := &out.Fields[i]; f.Name == "index" {
+			f.Name = renamed
+		}
+	}
+	return out
+}
+
+// renamed is the field index of a format.
+const renamed = "['index']"
+
+// FieldKey is the name that a field has in its format.
+func FieldKey(name string) string {
+	if name == renamed {
+		return "index"
+	}
+	return name
+}
+
+// schemaOf asks the format what the samples are. at is the place of the files; nil = the file system.
+func (rs *rootState) schemaOf(
+	ctx context.Context, a packed.Address, at *storePlace, files []string,
+) (record.Schema, error) {
+	f, ok := rs.format.(packed.Records)
+	if !ok {
+		return record.Schema{}, nil
+	}
+	open := openBeside
+	if at != nil {
+		open = at.openBeside
+	}
+	s, err := f.Schema(ctx, a, files, open)
+	if err == nil {
+		err = s.Check()
+	}
+	what := "index " + printable(rs.uri) + ": find the fields of its samples"
+	if err == nil || ctx.Err() != nil {
+		return s, ctx.Err()
+	}
+	if e := rs.storeError(what, err); e != nil {
+		return record.Schema{}, e
+	}
+	return record.Schema{}, errs.New(errs.DatasetUnread, redactPacked(printable(rs.uri)), packedHint[rs.format.Scheme()],
+		"%s", what).Because(err)
+}
+
+// recordMark tells objects that are records from others of the same bytes: it is a part of their identity, and depends
+// on all that the record of given bytes depends on. 0 = the samples are no records.
+func recordMark(a packed.Address, s *record.Schema) uint64 {
+	if len(s.Fields) == 0 {
+		return 0
+	}
+	h := xxhash.New()
+	a.Path, a.Place = "", ""
+	_, _ = h.WriteString("larder record objects 1 " + a.String()) // a hash never fails
+	for i := range s.Fields {
+		_, _ = fmt.Fprintf(h, "%+v", s.Fields[i])
+	}
+	return max(h.Sum64(), 1)
+}
+
+// openKey names an open file: the same path with another content is another file.
+type openKey struct {
+	root, file  uint32
+	size, mtime int64
+	mark        uint64
+}
+
+// openFile is a file of records. refs and its place in the list are guarded by openFiles.mu; what follows ready is
+// written before ready is closed.
+type openFile struct {
+	key   openKey
+	refs  int
+	ready chan struct{}
+	rows  packed.Rows
+	file  io.Closer
+	same  func() error // that the file still is the indexed one
+	err   error
+}
+
+func (f *openFile) close() {
+	if f.rows != nil {
+		_ = f.rows.Close() // nothing was written, so nothing can be lost
+	}
+	if f.file != nil {
+		_ = f.file.Close()
+	}
+}
+
+// openFiles keeps some files of records open between reads. The zero value is empty.
+type openFiles struct {
+	mu     sync.Mutex
+	byKey  map[openKey]*openFile
+	idle   []*openFile // not used now, the longest first
+	closed bool
+}
+
+// use returns the open file of a key, opened by open if need be. The caller calls done with it.
+func (o *openFiles) use(k openKey, open func(*openFile) error) (*openFile, error) {
+	o.mu.Lock()
+	f, ok := o.byKey[k]
+	if !ok {
+		f = &openFile{key: k, ready: make(chan struct{})}
+		if o.byKey == nil {
+			o.byKey = map[openKey]*openFile{}
+		}
+		o.byKey[k] = f
+	}
+	if f.refs++; f.refs == 1 {
+		o.idle = slices.DeleteFunc(o.idle, func(x *openFile) bool { return x == f })
+	}
+	o.mu.Unlock()
+	if ok {
+		<-f.ready
+	} else {
+		f.err = open(f)
+		close(f.ready)
+	}
+	if f.err != nil {
+		o.done(f, true)
+		return nil, f.err
+	}
+	return f, nil
+}
+
+// done ends a use. A file that is not what it was is not used again.
+func (o *openFiles) done(f *openFile, spoilt bool) {
+	o.mu.Lock()
+	f.refs--
+	if (spoilt || o.closed) && o.byKey[f.key] == f {
+		delete(o.byKey, f.key)
+	}
+	var out *openFile
+	switch {
+	case f.refs > 0:
+	case o.byKey[f.key] != f:
+		out = f
+	default:
+		if o.idle = append(o.idle, f); len(o.idle) > maxOpen {
+			out, o.idle = o.idle[0], o.idle[1:]
+			delete(o.byKey, out.key)
+		}
+	}
+	o.mu.Unlock()
+	if out != nil {
+		out.close()
+	}
+}
+
+// close closes what is not used; the rest is closed with its last use.
+func (o *openFiles) close() {
+	o.mu.Lock()
+	idle := o.idle
+	o.idle, o.closed = nil, true
+	for _, f := range idle {
+		delete(o.byKey, f.key)
+	}
+	o.mu.Unlock()
+	for _, f := range idle {
+		f.close()
+	}
+}
+
+// readRecord is Read of a sample that is a record: the record follows what buf holds, which is nothing.
+func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, buf []byte) ([]byte, error) {
+	first := c.rootAt(row.root)
+	b, err := c.recordOf(ctx, first, o, row.sample, buf)
+	if err == nil || ctx.Err() != nil || errs.Is(err, errs.SampleBad) {
+		return b, err
+	}
+	c.mu.RLock()
+	roots := slices.Clip(c.roots) // append-only: what is there stays
+	c.mu.RUnlock()
+	for _, rs := range roots {
+		snap := rs.snap.Load()
+		if snap == nil || rs.format == nil {
+			continue
+		}
+		s, ok := snap.rev.find(o)
+		if !ok {
+			continue
+		}
+		if snap.object(s) == o { // not one that the root has another object for already
+			rs.stale.Store(true)
+		}
+		if rs == first {
+			continue
+		}
+		if b, err := c.recordOf(ctx, rs, o, s, buf); err == nil {
+			return b, nil
+		}
+	}
+	return nil, readError(first.path(row.sample), err)
+}
+
+// recordOf reads a record as sample s of one root. An error about its content has the reason SAMPLE_BAD.
+func (c *Catalog) recordOf(
+	ctx context.Context, rs *rootState, o ident.ObjectID, s ident.SampleID, buf []byte,
+) ([]byte, error) {
+	row, _ := c.objects.get(o)
+	snap := rs.snap.Load()
+	if snap == nil || !snap.has(s) || len(snap.schema.Fields) == 0 {
+		return nil, os.ErrNotExist
+	}
+	dir := snap.dirOf[s]
+	d := &snap.dirs[dir]
+	k := openKey{rs.index, dir, d.size, row.mtime, snap.mark}
+	f, err := c.files.use(k, func(f *openFile) error {
+		return c.openRecords(ctx, rs, snap, d, f)
+	})
+	if err != nil {
+		return nil, err
+	}
+	at := packed.Sample{Key: snap.name(s), Off: row.off, Size: row.size}
+	b, err := f.rows.Record(ctx, buf[:0], at)
+	same := f.same()
+	c.files.done(f, same != nil)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case same != nil:
+		return nil, same
+	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrNotExist):
+		c.markStale(o)
+		return nil, err
+	case err != nil:
+		return nil, errs.New(errs.SampleBad, printable(join(snap.root, d.rel)), "repair the file, or leave the sample out",
+			"sample %s of %s: %v", printable(at.Key), printable(join(snap.root, d.rel)), err)
+	case int64(len(b)) > c.cfg.MaxObject:
+		return nil, tooLarge(printable(join(snap.root, d.rel)), int64(len(b)), c.cfg.MaxObject)
+	}
+	return b, nil
+}
+
+// openRecords opens a file for reading its records.
+func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot, d *dirRow, f *openFile) error {
+	format, ok := rs.format.(packed.Records)
+	if !ok {
+		return errors.New("its format has no records")
+	}
+	ctx = context.WithoutCancel(ctx) // the life of what is opened is longer than that of the read that opens it
+	a, _, err := rs.look(ctx)
+	if err != nil {
+		return err
+	}
+	file, err := c.openIndexed(ctx, rs, d, f)
+	if err != nil {
+		return err
+	}
+	if err := f.same(); err != nil {
+		_ = f.file.Close() // nothing was written, so nothing can be lost
+		return err
+	}
+	file.Schema, file.Spool = &snap.schema, c.cfg.Spool
+	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
+	if f.rows, err = format.Open(ctx, a, file); err != nil {
+		_ = f.file.Close()
+		path := printable(join(snap.root, d.rel))
+		return errs.New(errs.SampleBad, path, "write the file again", "open %s: %v", path, err)
+	}
+	return nil
+}
+
+// openIndexed opens a packed file, and fills in how it is closed and compared with the index.
+func (c *Catalog) openIndexed(ctx context.Context, rs *rootState, d *dirRow, f *openFile) (packed.File, error) {
+	was := fileMeta{dev: d.dev, ino: d.ino, size: d.size, mtime: f.key.mtime}
+	if rs.address.Place != "" { // a read compares versions
+		file, closer, err := rs.openFile(ctx, d.rel, was, false)
+		f.file, f.same = closer, func() error { return nil }
+		return file, err
+	}
+	open := c.sys.open
+	if rs.guarded.Load() {
+		open = c.sys.plain
+	}
+	path := join(rs.root, d.rel)
+	fd, err := retry(func() (int, error) { return open(path) })
+	if err != nil {
+		return packed.File{}, err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	f.file, f.same = file, func() error { return c.unchanged(fd, fileState{d.size, f.key.mtime}) }
+	return packed.File{ReaderAt: file, Path: path, Size: d.size, Beside: openBeside}, nil
+}
+
+// fieldsText names the fields of a schema, for messages.
+func fieldsText(s *record.Schema) string {
+	out := make([]string, len(s.Fields))
+	for i := range s.Fields {
+		out[i] = s.Fields[i].Name
+	}
+	return strings.Join(out, ", ")
+}
