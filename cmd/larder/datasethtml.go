@@ -296,6 +296,10 @@ func (g *globals) inspectHTML(ctx context.Context, name, path, subset string, sa
 		return "", err
 	}
 	defer l.close()
+	if l.data.Schema() != nil {
+		return "", errs.New(errs.Unsupported, uri, "larder dataset stats lists its fields",
+			"a page of %s: its samples are records of fields, and the page shows images", uri)
+	}
 	if samples == 0 {
 		samples = 100
 	}

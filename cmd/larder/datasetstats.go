@@ -26,9 +26,17 @@ type datasetStats struct {
 	Formats   []formatSum `json:"formats"`      // of those, as all that follows
 	Widths    quantiles   `json:"widths"`
 	Heights   quantiles   `json:"heights"`
-	Decoded   quantiles   `json:"decoded_bytes"` // as RGB
-	Bad       []badFile   `json:"bad"`           // whose header is no image's
+	Decoded   quantiles   `json:"decoded_bytes"`    // as RGB
+	Bad       []badFile   `json:"bad"`              // whose header is no image's
+	Fields    []fieldStat `json:"fields,omitempty"` // of a dataset of records, whose headers are not read
 	Notes     []string    `json:"notes"`
+}
+
+type fieldStat struct {
+	Name  string  `json:"name"`
+	Kind  string  `json:"kind"`
+	DType string  `json:"dtype,omitempty"`
+	Shape []int64 `json:"shape"` // -1 = differs between samples
 }
 
 type classStat struct {
@@ -140,6 +148,14 @@ func (l *localData) stats(ctx context.Context, subset string, samples int) (*dat
 	}
 	slices.SortFunc(s.Classes, func(a, b classStat) int { return cmp.Compare(a.Label, b.Label) })
 	s.Stored = quantilesOf(sizes)
+	if schema := l.data.Schema(); schema != nil {
+		for i := range schema.Fields {
+			f := schema.Proto().GetFields()[i]
+			s.Fields = append(s.Fields, fieldStat{f.GetName(), f.GetKind(), f.GetDtype(), f.GetShape()})
+		}
+		s.Bad = []badFile{}
+		return s, nil
+	}
 	return s, l.headers(ctx, spread(ids, samples), s)
 }
 
@@ -199,8 +215,19 @@ func dataStatsTable(t *tabwriter.Writer, s *datasetStats) {
 		text func(int64) string
 	}{{"stored", s.Stored, size}, {"decoded", s.Decoded, size}, {"width", s.Widths, count[int64]},
 		{"height", s.Heights, count[int64]}} {
+		if len(s.Fields) > 0 && x.name != "stored" {
+			break
+		}
 		row(t, x.name, x.text(x.q.Min), x.text(x.q.P5), x.text(x.q.Median), x.text(x.q.P95), x.text(x.q.Max),
 			x.text(int64(x.q.Mean)))
+	}
+	if len(s.Fields) > 0 {
+		row(t)
+		row(t, "FIELD", "KIND", "DTYPE", "SHAPE")
+		for _, f := range s.Fields {
+			row(t, clip(f.Name, 40), f.Kind, f.DType, fmt.Sprint(f.Shape))
+		}
+		return
 	}
 	row(t)
 	for _, f := range s.Formats {

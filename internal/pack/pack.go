@@ -58,6 +58,10 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if data.Schema() != nil {
+		return nil, errs.New(errs.Unsupported, data.URI(), "pack the images alone: name the dataset without ?fields=",
+			"packing %s: its samples are records of fields, and larder pack packs images with labels", data.URI())
+	}
 	if root := data.Root(); root == cfg.To.Dir || strings.HasPrefix(cfg.To.Dir, strings.TrimSuffix(root, "/")+"/") {
 		return nil, errs.New(errs.Invalid, cfg.To.Dir, "name a folder outside of it",
 			"packing into %s: it lies in the source", cfg.To.Dir)
