@@ -165,7 +165,8 @@ func (v *verifier) all(ctx context.Context, l *localData, ids []ident.SampleID, 
 	var mu sync.Mutex // guards formats and r
 	formats := map[string]int{}
 	err = each(ctx, len(ids), v.workers, func() (func(int), func()) {
-		one := verifying{verifier: v, cat: l.cat, schema: l.data.Schema(), recipe: recipe, w: prep.NewWorker(prep.Limits{RefuseCorrupt: true})}
+		one := verifying{verifier: v, cat: l.cat, schema: l.data.Schema(), recipe: recipe,
+			w: prep.NewWorker(prep.Limits{RefuseCorrupt: true})}
 		return func(i int) {
 			s := ids[i]
 			format, memory, err := one.sample(ctx, l.data.Object(s))
