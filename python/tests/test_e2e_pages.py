@@ -30,6 +30,7 @@ PAGES = [
     "docs/guides/several-jobs.md",
     "docs/guides/memory.md",
     "docs/guides/stores.md",
+    "docs/guides/packing.md",
     "docs/guides/operating.md",
     "docs/guides/benchmarking.md",
     "docs/resume.md",
