@@ -89,6 +89,8 @@ var formats = []Format{
 	cifar{classes: 10},
 	cifar{classes: 100},
 	idx{},
+	tfrecord{},
+	lmdbFiles{},
 }
 
 // args that formats take, and what checks their values.
@@ -96,6 +98,8 @@ var args = map[string]map[string]check{
 	"cifar10":  {"split": oneOf("train", "test")},
 	"cifar100": {"split": oneOf("train", "test")},
 	"idx":      {"split": oneOf("train", "test")},
+	"tfrecord": {"fields": names, "text": names, "raw": names},
+	"lmdb":     {"value": oneOf(lmdbImage, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName, "fields": names},
 }
 
 // Schemes are the schemes of all formats.

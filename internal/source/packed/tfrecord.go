@@ -285,7 +285,7 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 // Scan reads all records and checks their checksums.
 func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
 	if f.Schema == nil {
-		return Found{}, errors.New("a TFRecord has no schema of its own")
+		return Found{}, errNoSchema
 	}
 	label := labelOf(f.Schema)
 	var e example
@@ -315,7 +315,7 @@ type tfRows struct {
 
 func (tfrecord) Open(_ context.Context, _ Address, f File) (Rows, error) {
 	if f.Schema == nil {
-		return nil, errors.New("a TFRecord has no schema of its own")
+		return nil, errNoSchema
 	}
 	return &tfRows{f, storedSchema(f.Schema)}, nil
 }

@@ -3,6 +3,7 @@ package packed
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -186,3 +187,16 @@ func readFull(r io.ReaderAt, b []byte, off int64) error {
 	}
 	return nil
 }
+
+// le64 is a number as a record has it.
+func le64(n int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
+
+// someName accepts any name.
+func someName(value string) error {
+	if value == "" {
+		return errors.New("an empty name")
+	}
+	return nil
+}
+
+var errNoSchema = errors.New("the schema of the dataset is not known")
