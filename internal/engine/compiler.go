@@ -122,7 +122,9 @@ func (c *compiler) compile(
 		}
 		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
 	}
-	if made != nil {
+	if made != nil && made.Stored {
+		reg.AugmentedBytes = j.sampleBytes()
+	} else if made != nil {
 		reg.Making, reg.AugmentedBytes = makingOf(made), j.sampleBytes()
 	}
 	if strings.HasPrefix(spec.GetOrder(), replayOrder) {

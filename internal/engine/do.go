@@ -67,7 +67,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 
 // hand passes work to the workers of the daemon, or to those of clients.
 func (e *Engine) hand(eff coordinator.Effect, turn uint64, j *work.Job) {
-	if j != nil && j.Made != nil {
+	if j != nil && j.ByClients() {
 		e.crew.Add(eff, j, nil)
 		return
 	}
@@ -77,7 +77,7 @@ func (e *Engine) hand(eff coordinator.Effect, turn uint64, j *work.Job) {
 // handFill is hand for a row: one that is a copy of a record needs no worker of a client.
 func (e *Engine) handFill(x *coordinator.Fill) {
 	j, r := e.jobs.byID(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
-	if j != nil && j.Made != nil && !j.Made.Ready(x.From.Key.Form) {
+	if j != nil && j.ByClients() && !j.Made.Ready(x.From.Key.Form) {
 		e.crew.Add(x, j, r)
 		return
 	}

@@ -96,7 +96,7 @@ func (l *library) quarantined(j *job, bad []jobs.Bad) []*larderv1.QuarantinedSam
 		path, offset := l.catalog.ObjectPath(b.Object)
 		q := &larderv1.QuarantinedSample{Id: uint64(s), Key: j.Data.Key(s), Path: path, Offset: uint64(offset),
 			Reason: b.Reason}
-		if j.Made != nil {
+		if j.ByClients() {
 			q.Reason, q.Traceback, _ = strings.Cut(b.Reason, "\n")
 		}
 		if b.At > 0 {

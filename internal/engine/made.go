@@ -84,6 +84,9 @@ func parse(spec *larderv1.JobSpec) (parsed, error) {
 func (l *library) recipeOn(
 	p parsed, data *source.Dataset, spec *larderv1.JobSpec,
 ) (_ *prep.Recipe, made *work.Made, err error) {
+	if s := data.Schema(); s != nil {
+		return storedRecipe(data, spec, s)
+	}
 	if p.builtin != nil {
 		return p.builtin, nil, nil
 	}

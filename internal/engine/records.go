@@ -330,7 +330,7 @@ func (e *Engine) ownsRank(pid int32, id ident.JobID) bool {
 
 // endMade ends what a job on a dataset made by workers leaves behind. It runs in the loop's goroutine.
 func (e *Engine) endMade(j *job) {
-	if j.Made == nil {
+	if !j.ByClients() {
 		return
 	}
 	e.crew.Ended(j.ID)

@@ -60,7 +60,7 @@ func (r *registry) byRecipe(uri, recipe string) (_ *job, known []string) {
 	defer r.mu.Unlock()
 	var newest *job
 	for _, j := range r.mu.jobs { // order-free: the newest is found
-		if j.Made == nil || j.Data.URI() != uri {
+		if !j.ByClients() || j.Data.URI() != uri {
 			continue
 		}
 		if j.Recipe.ID().String() == recipe && (newest == nil || newest.ID < j.ID) {

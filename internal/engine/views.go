@@ -199,7 +199,7 @@ func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 // workersOf fills in the workers that can make the samples of a job; nil = larder's own do.
 func (w *views) workersOf(out *larderv1.Job, id ident.JobID) *jobs.Workers {
 	j := w.jobs.byID(id)
-	if j == nil || j.Made == nil {
+	if j == nil || !j.ByClients() {
 		return nil
 	}
 	s := w.crew.Of(&j.Job)

@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
@@ -207,16 +208,23 @@ func (s *Schema) Validate(blob []byte, limit int64) error {
 		return fmt.Errorf("%d fields, the schema says %d", v.Len(), len(s.Fields))
 	}
 	for i, x := range v.All {
-		f := &s.Fields[i]
-		if err := f.Fits(&x); err != nil {
+		if err := s.Fields[i].Check(&x); err != nil {
 			return err
 		}
-		if x.Kind == Text && !utf8.Valid(x.Data) {
-			return fmt.Errorf("field %s: text that is not UTF-8", f.Name)
-		}
-		if x.DType == Bool && !allBool(x.Data) {
-			return fmt.Errorf("field %s: a bool that is neither 0 nor 1", f.Name)
-		}
+	}
+	return nil
+}
+
+// Check checks a value of an opened record: kind, dtype, shape, and that text is UTF-8 and a bool 0 or 1.
+func (f *Field) Check(x *Value) error {
+	if err := f.Fits(x); err != nil {
+		return err
+	}
+	if x.Kind == Text && !utf8.Valid(x.Data) {
+		return fmt.Errorf("field %s: text that is not UTF-8", f.Name)
+	}
+	if x.DType == Bool && !allBool(x.Data) {
+		return fmt.Errorf("field %s: a bool that is neither 0 nor 1", f.Name)
 	}
 	return nil
 }
@@ -269,47 +277,102 @@ type Content struct {
 	Data []byte
 }
 
-// Encode makes a record of the values of all fields, without a checksum. It is an error if they do not fit the schema.
-func Encode(s *Schema, values []Content) ([]byte, error) {
-	if len(values) != len(s.Fields) {
-		return nil, fmt.Errorf("%d values, the schema says %d", len(values), len(s.Fields))
+// dims of the value, which bytes and text need not give.
+func (x *Content) dims(f *Field) []int64 {
+	if x.Dims == nil && (f.Kind == Bytes || f.Kind == Text) {
+		return []int64{int64(len(x.Data))}
 	}
-	at := int64(headBytes)
-	for i := range values {
-		if values[i].Dims == nil && (s.Fields[i].Kind == Bytes || s.Fields[i].Kind == Text) {
-			values[i].Dims = []int64{int64(len(values[i].Data))}
+	return x.Dims
+}
+
+// Size is the bytes of a record whose values have these dims, one for each field of the schema. It is an error if no
+// record may have them.
+func (s *Schema) Size(dims [][]int64) (int64, error) {
+	if len(dims) != len(s.Fields) {
+		return 0, fmt.Errorf("%d values, the schema says %d", len(dims), len(s.Fields))
+	}
+	total := int64(headBytes)
+	for i := range dims {
+		if len(dims[i]) > MaxDims {
+			return 0, fmt.Errorf("field %s: %d dimensions, and %d are the most", s.Fields[i].Name, len(dims[i]), MaxDims)
 		}
-		if len(values[i].Dims) > MaxDims {
-			return nil, fmt.Errorf("field %s: %d dimensions, and %d are the most", s.Fields[i].Name, len(values[i].Dims),
-				MaxDims)
+		total += fieldBytes + 8*int64(len(dims[i]))
+	}
+	for i := range dims {
+		n := s.Fields[i].DType.Size()
+		for _, d := range dims[i] {
+			if d < 0 || d > maxElement || d > 0 && n > maxElement/d {
+				return 0, fmt.Errorf("field %s: shape %s has more bytes than a record may have", s.Fields[i].Name,
+					shapeText(dims[i]))
+			}
+			n *= d
 		}
-		at += fieldBytes + 8*int64(len(values[i].Dims))
+		if total = align(total) + n; total > maxElement {
+			return 0, fmt.Errorf("a record of more than %d bytes", int64(maxElement))
+		}
 	}
-	total := at
-	for i := range values {
-		total = align(total) + int64(len(values[i].Data))
-	}
-	total = align(total)
-	blob := make([]byte, total)
+	return align(total), nil
+}
+
+// Frame writes the header of a record into blob, whose length Size gave, and zeros between the values. It returns where
+// the values of each field go. The record has no checksum.
+func (s *Schema) Frame(blob []byte, dims [][]int64) [][]byte {
 	le.PutUint32(blob, magic)
 	le.PutUint16(blob[4:], version)
-	le.PutUint16(blob[6:], uint16(len(values)))
-	le.PutUint64(blob[8:], uint64(total))
-	e := blob[headBytes:]
-	for i := range values {
-		f, x := &s.Fields[i], &values[i]
-		at = align(at)
-		e[0], e[1], e[2] = byte(f.Kind), byte(f.DType), byte(len(x.Dims))
-		le.PutUint64(e[8:], uint64(at))
-		le.PutUint64(e[16:], uint64(len(x.Data)))
-		for k, d := range x.Dims {
-			le.PutUint64(e[fieldBytes+8*k:], uint64(d))
-		}
-		e = e[fieldBytes+8*len(x.Dims):]
-		at += int64(copy(blob[at:], x.Data))
+	le.PutUint16(blob[6:], uint16(len(dims)))
+	le.PutUint64(blob[8:], uint64(len(blob)))
+	le.PutUint64(blob[sumAt:], 0)
+	at := int64(headBytes)
+	for i := range dims {
+		at += fieldBytes + 8*int64(len(dims[i]))
 	}
-	return blob, s.Validate(blob, 0)
+	e := blob[headBytes:]
+	values := make([][]byte, len(dims))
+	for i := range dims {
+		f, n := &s.Fields[i], s.Fields[i].DType.Size()
+		clear(blob[at:align(at)])
+		at = align(at)
+		clear(e[:fieldBytes])
+		e[0], e[1], e[2] = byte(f.Kind), byte(f.DType), byte(len(dims[i]))
+		for k, d := range dims[i] {
+			le.PutUint64(e[fieldBytes+8*k:], uint64(d))
+			n *= d
+		}
+		le.PutUint64(e[8:], uint64(at))
+		le.PutUint64(e[16:], uint64(n))
+		e = e[fieldBytes+8*len(dims[i]):]
+		values[i] = blob[at : at+n : at+n]
+		at += n
+	}
+	clear(blob[at:])
+	return values
 }
+
+// Append appends a record of the values of all fields to dst, without a checksum. It is an error if they do not fit the
+// schema; what was appended is not to be used then.
+func Append(dst []byte, s *Schema, values []Content) ([]byte, error) {
+	dims := make([][]int64, len(values))
+	for i := range min(len(values), len(s.Fields)) {
+		dims[i] = values[i].dims(&s.Fields[i])
+	}
+	size, err := s.Size(dims)
+	if err != nil {
+		return dst, err
+	}
+	from := len(dst)
+	dst = slices.Grow(dst, int(size))[:from+int(size)]
+	for i, room := range s.Frame(dst[from:], dims) {
+		if len(room) != len(values[i].Data) {
+			return dst[:from], fmt.Errorf("field %s: %d bytes, its dims and dtype %s need %d", s.Fields[i].Name,
+				len(values[i].Data), s.Fields[i].DType, len(room))
+		}
+		copy(room, values[i].Data)
+	}
+	return dst, s.Validate(dst[from:], 0)
+}
+
+// Encode is Append to new memory.
+func Encode(s *Schema, values []Content) ([]byte, error) { return Append(nil, s, values) }
 
 // sum is the checksum of a record, never 0: that means that it has none.
 func sum(blob []byte) uint64 { return max(xxhash.Sum64(blob[headBytes:]), 1) }

@@ -37,6 +37,7 @@ type Catalog struct {
 	limit   *limiter
 	objects objectTable
 	probes  probeCache
+	files   openFiles
 	seen    seenCache
 
 	mu       sync.RWMutex // guards what follows
@@ -92,6 +93,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 // Close ends background work. Datasets stay usable but for Probe.
 func (c *Catalog) Close() error {
 	c.probes.close()
+	c.files.close()
 	return nil
 }
 
@@ -563,12 +565,20 @@ func (c *Catalog) publish(rs *rootState, next *snapshot) {
 		if d == nil || d.rs != rs || c.byName[d.name] != d {
 			continue
 		}
-		was := d.snap.Load().classes
-		if len(was) <= len(next.classes) && slices.Equal(was, next.classes[:len(was)]) {
+		before := d.snap.Load()
+		was := before.classes
+		if before.schema.Equal(&next.schema) && len(was) <= len(next.classes) &&
+			slices.Equal(was, next.classes[:len(was)]) {
 			d.snap.Store(next)
 			continue
 		}
 		now := c.newDatasetLocked(d.name, d.uri, rs)
+		if !before.schema.Equal(&next.schema) {
+			c.log.Warn("the fields of the samples changed: running jobs keep those they began with", "dataset", d.name,
+				"fields_before", fieldsText(&before.schema), "fields_now", fieldsText(&next.schema), "id_before", d.id,
+				"id_now", now.id)
+			continue
+		}
 		c.log.Warn("class folders changed, so labels did: running jobs keep the labels they began with", "dataset", d.name,
 			"classes_before", len(was), "classes_now", len(next.classes), "id_before", d.id, "id_now", now.id)
 	}

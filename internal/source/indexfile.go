@@ -198,9 +198,9 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
-	case binary.LittleEndian.Uint32(b[8:])-1 >= packedVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
+	case binary.LittleEndian.Uint32(b[8:])-1 >= recordsVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
 		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]),
-			packedVersion)
+			recordsVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
 		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8,
 			len(b))
@@ -208,8 +208,8 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 		return nil, nil, errors.New("its checksum is wrong")
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
-	if binary.LittleEndian.Uint32(b[8:]) == packedVersion {
-		return decodePacked(r)
+	if v := binary.LittleEndian.Uint32(b[8:]); v >= packedVersion {
+		return decodePacked(r, v == recordsVersion)
 	}
 	s = &snapshot{root: r.str()}
 	if !cleanRoot(s.root) {

@@ -13,17 +13,25 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"larder/internal/record"
 	"larder/internal/source/packed"
 )
 
-// packedVersion is the version of an index of packed files; docs/format/index.md describes the bytes.
-const packedVersion = 3
+// Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema.
+const (
+	packedVersion  = 3
+	recordsVersion = 4
+)
 
 // encodePacked writes a version of packed files. meta is where the samples lie.
 func encodePacked(s *snapshot, meta []fileMeta) []byte {
 	b := make([]byte, indexHeader, indexHeader+len(s.names)+12*len(s.dirOf)+4096)
 	copy(b, indexMagic)
-	binary.LittleEndian.PutUint32(b[8:], packedVersion)
+	version := uint32(packedVersion)
+	if s.records() {
+		version = recordsVersion
+	}
+	binary.LittleEndian.PutUint32(b[8:], version)
 	str := func(x string) {
 		b = binary.AppendUvarint(b, uint64(len(x)))
 		b = append(b, x...)
@@ -31,6 +39,18 @@ func encodePacked(s *snapshot, meta []fileMeta) []byte {
 	str(s.uri)
 	str(s.root)
 	b = binary.LittleEndian.AppendUint64(b, s.fp)
+	if s.records() {
+		b = binary.LittleEndian.AppendUint64(b, s.mark)
+		b = binary.AppendUvarint(b, uint64(len(s.schema.Fields)))
+		for i := range s.schema.Fields {
+			f := &s.schema.Fields[i]
+			str(f.Name)
+			b = append(b, byte(f.Kind), byte(f.DType), byte(len(f.Shape)))
+			for _, d := range f.Shape {
+				b = binary.AppendVarint(b, d)
+			}
+		}
+	}
 	b = binary.AppendUvarint(b, uint64(len(s.classes)))
 	for _, c := range s.classes {
 		str(c)
@@ -71,7 +91,7 @@ func encodePacked(s *snapshot, meta []fileMeta) []byte {
 }
 
 // decodePacked reads the payload that encodePacked wrote, and accepts nothing else, as decodeIndex does.
-func decodePacked(r *indexReader) (*snapshot, []fileMeta, error) {
+func decodePacked(r *indexReader, records bool) (*snapshot, []fileMeta, error) {
 	s := &snapshot{uri: r.str(), root: r.str()}
 	if !filepath.IsAbs(s.root) || filepath.Clean(s.root) != s.root || strings.IndexByte(s.root, 0) >= 0 {
 		r.fail("the root %q is not a clean absolute path", s.root)
@@ -82,6 +102,9 @@ func decodePacked(r *indexReader) (*snapshot, []fileMeta, error) {
 		r.b = r.b[8:]
 	} else {
 		r.fail("the fingerprint is cut off")
+	}
+	if records {
+		s.readSchema(r)
 	}
 	s.classes = make([]string, r.count("classes", 1))
 	for i := range s.classes {
@@ -105,6 +128,41 @@ func decodePacked(r *indexReader) (*snapshot, []fileMeta, error) {
 		return nil, nil, fmt.Errorf("its content has the fingerprint %016x, not %016x", s.fp, fp)
 	}
 	return s, meta, nil
+}
+
+// readSchema reads what the samples are.
+func (s *snapshot) readSchema(r *indexReader) {
+	if len(r.b) < 8 {
+		r.fail("the mark of records is cut off")
+		return
+	}
+	s.mark = binary.LittleEndian.Uint64(r.b)
+	r.b = r.b[8:]
+	s.schema.Fields = make([]record.Field, r.count("fields", 4))
+	for i := range s.schema.Fields {
+		f := &s.schema.Fields[i]
+		f.Name = r.str()
+		if r.err != nil || len(r.b) < 3 {
+			r.fail("field %d is cut off", i)
+			return
+		}
+		f.Kind, f.DType = record.Kind(r.b[0]), record.DType(r.b[1])
+		n := int(r.b[2])
+		r.b = r.b[3:]
+		if n > record.MaxDims {
+			r.fail("field %q has %d dimensions", f.Name, n)
+			return
+		}
+		for range n {
+			f.Shape = append(f.Shape, r.varint())
+		}
+	}
+	if r.err != nil {
+		return
+	}
+	if err := s.schema.Check(); err != nil || len(s.schema.Fields) == 0 || s.mark == 0 {
+		r.fail("it has no schema that records can have: %v", err)
+	}
 }
 
 func (s *snapshot) readFiles(r *indexReader) {
@@ -172,11 +230,11 @@ func (s *snapshot) readPacked(r *indexReader) []fileMeta {
 		d := &s.dirs[dir]
 		last.Off += last.Size + r.varint()
 		last.Size = r.nonNegative("a size")
-		if !d.live || last.Off < 0 || last.Size < 1 || last.Off > d.size-last.Size {
+		if !d.live || last.Off < 0 || last.Size < 1 || !s.records() && last.Off > d.size-last.Size {
 			r.fail("sample %d lies at byte %d of a file of %d", i, last.Off, d.size)
 			return nil
 		}
-		meta[i] = fileMeta{dev: d.dev, ino: d.ino, mtime: d.mtime, off: last.Off, size: last.Size}
+		meta[i] = fileMeta{dev: d.dev ^ s.mark, ino: d.ino, mtime: d.mtime, off: last.Off, size: last.Size}
 	}
 	s.names = names.String()
 	return meta

@@ -44,6 +44,10 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 		p, bad, err := c.probeStored(context.Background(), o, row)
 		return c.probed(o, p, bad, err)
 	}
+	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
+		_, err := c.Read(context.Background(), o, nil)
+		return c.probed(o, Probe{Format: "record"}, nil, err)
+	}
 	var p Probe
 	var bad error
 	if c.rootAt(row.root).overhead() > 0 { // its header is made, not stored

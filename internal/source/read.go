@@ -77,11 +77,13 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	if row.size > c.cfg.MaxObject {
 		path, _ := c.ObjectPath(o)
-		return nil, errs.New(errs.ResourceExceeded, path, "leave it out of the dataset",
-			"%s has %s, the limit for one sample is %s", path, units.Size(row.size), units.Size(c.cfg.MaxObject))
+		return nil, tooLarge(path, row.size, c.cfg.MaxObject)
 	}
 	if err := c.limit.wait(ctx, row.size); err != nil {
 		return nil, fmt.Errorf("read object %d: %w", o, err)
+	}
+	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
+		return c.readRecord(ctx, o, row, buf)
 	}
 	head := int64(c.rootAt(row.root).overhead())
 	if int64(cap(buf)) < head+row.size {
@@ -120,6 +122,11 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		return f.Image(whole)
 	}
 	return whole, nil
+}
+
+func tooLarge(path string, size, limit int64) error {
+	return errs.New(errs.ResourceExceeded, path, "leave it out of the dataset",
+		"%s has %s, the limit for one sample is %s", path, units.Size(size), units.Size(limit))
 }
 
 // fileState is what a file must be to be the indexed one.

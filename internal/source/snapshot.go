@@ -13,6 +13,7 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/record"
 	"larder/internal/source/packed"
 )
 
@@ -49,7 +50,13 @@ type snapshot struct {
 	report  Report
 	empty   []int32 // classes without samples
 	made    *Made   // of a dataset without files, in which no column has anything; else nil
+
+	schema record.Schema // of packed files whose samples are records; no fields = they are an image and a label
+	mark   uint64        // a part of the identity of records, see recordMark; 0 = the samples are no records
 }
+
+// records reports whether the samples are records.
+func (s *snapshot) records() bool { return len(s.schema.Fields) > 0 }
 
 // key names the saved index, as that of its place does.
 func (s *snapshot) key() string {
@@ -293,10 +300,14 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 		buf = binary.AppendUvarint(buf, uint64(len(x)))
 		buf = append(buf, x...)
 	}
-	if s.labels == nil {
+	switch {
+	case s.labels == nil:
 		str("larder imagefolder 1")
-	} else {
+	case !s.records():
 		str("larder packed 1")
+	default:
+		str("larder records 1")
+		buf = binary.LittleEndian.AppendUint64(buf, s.mark)
 	}
 	buf = binary.AppendUvarint(buf, uint64(len(s.classes)))
 	for _, c := range s.classes {

@@ -34,7 +34,7 @@ func parseURI(uri string) (place, error) {
 			return place{}, errs.New(errs.Invalid, store.Redact(uri), packedHint[scheme], "dataset %q", store.Redact(uri)).
 				Because(err)
 		}
-		return place{uri: a.String(), root: packedRoot(a.Path), format: f, address: a}, nil
+		return place{uri: a.String(), root: packed.Root(a), format: f, address: a}, nil
 	}
 	root, err := parseFolder(uri)
 	return place{uri: schemeImageFolder + ":" + root, root: root}, err
@@ -46,27 +46,8 @@ var packedHint = map[string]string{
 	"mds":      "write mds:DIR, the folder of index.json",
 	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
 	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
+	"npy":      "write npy:FILE.npy, npy:DIR, or several joined by ::",
 	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
-}
-
-// packedRoot is the folder that all files of an address lie in, by the address alone: what comes before braces, and
-// before a name that ends in .tar.
-func packedRoot(path string) string {
-	root := ""
-	for i, p := range strings.Split(path, "::") {
-		if brace := strings.IndexByte(p, '{'); brace >= 0 {
-			p = filepath.Dir(p[:brace] + "x")
-		} else if strings.HasSuffix(p, ".tar") {
-			p = filepath.Dir(p)
-		}
-		if i == 0 {
-			root = p
-		}
-		for root != p && root != "/" && !strings.HasPrefix(p, root+"/") {
-			root = filepath.Dir(root)
-		}
-	}
-	return root
 }
 
 // parseFolder returns the absolute folder that an imagefolder uri names, or the root in a store.

@@ -20,6 +20,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/record"
 	"larder/internal/source/packed"
 )
 
@@ -55,13 +56,17 @@ func (rs *rootState) walkPacked(
 	if err := rs.statFiles(ctx, rows); err != nil {
 		return nil, nil, err
 	}
-	if old != nil && !how.force {
-		markSame(rows, old, len(files))
-	}
-	if err := rs.scanFiles(ctx, rows[:len(files)]); err != nil {
+	schema, err := rs.schemaOf(ctx, files)
+	if err != nil {
 		return nil, nil, err
 	}
-	return rs.mergePacked(old, meta, rows)
+	if old != nil && !how.force && old.schema.Equal(&schema) {
+		markSame(rows, old, len(files))
+	}
+	if err := rs.scanFiles(ctx, rows[:len(files)], &schema); err != nil {
+		return nil, nil, err
+	}
+	return rs.mergePacked(old, meta, rows, schema)
 }
 
 // listFiles are the files of the address.
@@ -145,12 +150,15 @@ func (d *dirRow) is(st fileMeta) bool {
 }
 
 // scanFiles scans the files that are not the same.
-func (rs *rootState) scanFiles(ctx context.Context, rows []scanned) error {
+func (rs *rootState) scanFiles(ctx context.Context, rows []scanned, schema *record.Schema) error {
+	if len(schema.Fields) == 0 {
+		schema = nil
+	}
 	return inParallel(ctx, len(rows), func(i int) error {
 		if rows[i].same > 0 {
 			return nil
 		}
-		if err := rs.scanFile(ctx, &rows[i]); err != nil {
+		if err := rs.scanFile(ctx, &rows[i], schema); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("index %s: %w", printable(rs.uri), ctx.Err())
 			}
@@ -162,16 +170,18 @@ func (rs *rootState) scanFiles(ctx context.Context, rows []scanned) error {
 	})
 }
 
-func (rs *rootState) scanFile(ctx context.Context, row *scanned) error {
+func (rs *rootState) scanFile(ctx context.Context, row *scanned, schema *record.Schema) error {
 	f, err := os.OpenFile(join(rs.root, row.rel), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	file := packed.File{ReaderAt: f, Path: f.Name(), Size: row.st.size, Beside: openBeside}
+	file := packed.File{ReaderAt: f, Path: f.Name(), Size: row.st.size, Beside: openBeside, Schema: schema}
 	row.found, err = rs.format.Scan(ctx, rs.address, file, func(s packed.Sample) error {
 		switch {
-		case s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size:
+		case schema != nil && (s.Off < 0 || s.Size < 1): // they are for the format alone
+			return fmt.Errorf("sample %q has the place %d and %d bytes", s.Key, s.Off, s.Size)
+		case schema == nil && (s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size):
 			return fmt.Errorf("sample %q should lie at bytes %d to %d of %d", s.Key, s.Off, s.Off+s.Size, row.st.size)
 		case s.Label < -1 || s.Label > math.MaxInt32:
 			return fmt.Errorf("sample %q has the label %d; labels are 0 to %d", s.Key, s.Label, math.MaxInt32)
@@ -286,14 +296,15 @@ type merger struct {
 // mergePacked makes the next version: known keys keep their ids, keys that are gone become tombstones, new samples
 // follow in the order of the files.
 func (rs *rootState) mergePacked(
-	old *snapshot, metaOf func(ident.SampleID) fileMeta, rows []scanned,
+	old *snapshot, metaOf func(ident.SampleID) fileMeta, rows []scanned, schema record.Schema,
 ) (*snapshot, []fileMeta, error) {
 	if old == nil {
 		old = &snapshot{}
 	}
 	m := &merger{old: old, metaOf: metaOf, found: make([]bool, len(old.dirOf)), meta: make([]fileMeta, len(old.dirOf))}
 	m.s = &snapshot{root: rs.root, uri: rs.uri, dirs: slices.Clone(old.dirs), dirOf: slices.Clone(old.dirOf),
-		nameEnd: slices.Clone(old.nameEnd), labels: slices.Clone(old.labels), report: Report{Kinds: map[string]int{}}}
+		nameEnd: slices.Clone(old.nameEnd), labels: slices.Clone(old.labels), report: Report{Kinds: map[string]int{}},
+		schema: schema, mark: recordMark(rs.address, &schema)}
 	if m.s.labels == nil {
 		m.s.labels = []int32{}
 	}
@@ -449,7 +460,7 @@ func (m *merger) file(row uint32, r *scanned, ids []ident.SampleID) error {
 	}
 	for i := range r.samples {
 		s := &r.samples[i]
-		meta := fileMeta{dev: r.st.dev, ino: r.st.ino, mtime: r.st.mtime, off: s.Off, size: s.Size}
+		meta := fileMeta{dev: r.st.dev ^ m.s.mark, ino: r.st.ino, mtime: r.st.mtime, off: s.Off, size: s.Size}
 		label := m.label(s)
 		if id, ok := was[s.Key]; ok && m.s.labels[id] == label {
 			m.found[id], m.meta[id] = true, meta
@@ -481,9 +492,18 @@ func (m *merger) finish(rs *rootState) (*snapshot, []fileMeta, error) {
 	m.s.seal(m.meta)
 	if m.s.live == 0 {
 		return nil, nil, errs.New(errs.DatasetEmpty, printable(rs.uri), packedHint[rs.format.Scheme()],
-			"none of the %d files of %s holds an image%s", len(m.s.dirs), printable(rs.uri), seen(m.s.report.Kinds))
+			"none of the %d files of %s holds %s%s", len(m.s.dirs), printable(rs.uri), m.s.kindOfSample(),
+			seen(m.s.report.Kinds))
 	}
 	return m.s, m.meta, nil
+}
+
+// kindOfSample is what the files should hold, in words.
+func (s *snapshot) kindOfSample() string {
+	if s.records() {
+		return "a sample"
+	}
+	return "an image"
 }
 
 // seen says in words what there is instead of images.

@@ -14,17 +14,22 @@ type Job struct {
 	ID     ident.JobID
 	Data   *source.Dataset
 	Recipe *prep.Recipe
-	Made   *Made // how workers of clients make its samples; nil = the workers of this package do
+	Made   *Made // of samples that are records; nil = they are images
 }
 
-// Made is what is known of samples that are records, made by worker processes of clients. Steps are counted from 0, the
-// item of the dataset; step i is the i-th op of the recipe.
+// ByClients reports whether worker processes of clients make the samples, not the workers of this package.
+func (j *Job) ByClients() bool { return j.Made != nil && !j.Made.Stored }
+
+// Made is what is known of samples that are records, which worker processes of clients make, or which are read. Steps
+// are counted from 0, the item of the dataset; step i is the i-th op of the recipe.
 type Made struct {
+	Stored  bool   // they are read from files and prepared by the workers of this package
 	Steps   uint32 // of the whole recipe, the item among them
 	Cut     uint32 // steps before it make the decoded form; 0 = that is the sample's number alone
 	Item    record.Schema
 	Out     record.Schema // after the last step
 	Timeout time.Duration // of one task at a worker
+	Weight  int64         // about what the ragged fields of a sample weigh, bytes; 0 = not known
 }
 
 // Accept checks a record, which nobody trusts, that was made by steps before last.
@@ -48,6 +53,9 @@ const raggedGuess = 4 << 10
 func (m *Made) Guess() int64 {
 	n := int64(0)
 	for i := range m.Out.Fields {
+		if m.Weight > 0 && !m.Out.Fields[i].Dense() {
+			return m.Weight
+		}
 		if !m.Out.Fields[i].Dense() {
 			n += raggedGuess
 		}

@@ -176,6 +176,9 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 		ev.Err, ev.Lost = bad, stopping
 		return ev
 	}
+	if t.job.Made != nil {
+		return w.prepareRecord(t, x, enc, ev)
+	}
 	leave := w.p.heavy.enter(w.prep.Memory(enc))
 	defer leave()
 	if x.Into != nil {

@@ -89,6 +89,7 @@ var formats = []Format{
 	cifar{classes: 10},
 	cifar{classes: 100},
 	idx{},
+	npy{},
 	tfrecord{},
 	lmdbFiles{},
 }

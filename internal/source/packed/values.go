@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -67,11 +68,7 @@ func storedSchema(s *record.Schema) *record.Schema {
 
 // appendRecord appends the record of values, which fit the stored schema, to dst.
 func appendRecord(dst []byte, stored *record.Schema, values []record.Content) ([]byte, error) {
-	blob, err := record.Encode(stored, values)
-	if err != nil {
-		return nil, err
-	}
-	return append(dst, blob...), nil
+	return record.Append(dst, stored, values)
 }
 
 // labelOf is the field that gives samples a label: an integer scalar of one of the usual names; -1 = none.
@@ -144,6 +141,10 @@ func (a Address) wants(key, name string) bool {
 func someFiles(a Address, what string, fits func(name string) bool) ([]string, error) {
 	var files []string
 	for part := range strings.SplitSeq(a.Path, "::") {
+		if _, err := os.Lstat(part); err == nil && !isDir(part) {
+			files = append(files, part) // also one whose name has braces
+			continue
+		}
 		if isDir(part) {
 			all, err := listed(part, "")
 			if err != nil {

@@ -143,7 +143,9 @@ func readMeta(r io.ReaderAt, size, off int64, number uint64) (*DB, error) {
 
 // use takes the description of a database (MDB_db): u32 pad, u16 flags, u16 depth, u64 branch, leaf and overflow pages,
 // u64 entries, u64 root.
-func (d *DB) use(b []byte) { d.flags, d.entries, d.root = le.Uint16(b[4:]), le.Uint64(b[32:]), le.Uint64(b[40:]) }
+func (d *DB) use(b []byte) {
+	d.flags, d.entries, d.root = le.Uint16(b[4:]), le.Uint64(b[32:]), le.Uint64(b[40:])
+}
 
 // check says what is wrong with the description of a database.
 func (d *DB) check() error {
