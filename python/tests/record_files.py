@@ -118,10 +118,82 @@ def lmdb_text(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "lmdb_text", rows, f"lmdb:{folder}?db=words&value=text")
 
 
+def hf_dataset(rng: np.random.Generator, pick: random.Random) -> Any:
+    """A dataset with every kind of column that larder reads."""
+    import datasets
+
+    n = pick.randint(20, 90)
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog", "owl"]),
+            "text": datasets.Value("string"),
+            "tokens": datasets.Sequence(datasets.Value("int32")),
+            "box": datasets.Sequence(datasets.Value("float32"), length=4),
+            "grid": datasets.Array2D(shape=(2, 3), dtype="float64"),
+            "flag": datasets.Value("bool"),
+            "raw": datasets.Value("binary"),
+            "small": datasets.Value("uint16"),
+            "pair": {"left": datasets.Value("float16"), "right": datasets.Value("int8")},
+        }
+    )
+    rows = {
+        "image": [{"bytes": image(rng), "path": None} for _ in range(n)],
+        "label": rng.integers(0, 3, n).tolist(),
+        "text": ["wörter " * pick.randint(0, 40) for _ in range(n)],
+        "tokens": [rng.integers(-9, 9, pick.randint(0, 30)).tolist() for _ in range(n)],
+        "box": rng.random((n, 4)).astype(np.float32).tolist(),
+        "grid": rng.random((n, 2, 3)).tolist(),
+        "flag": [pick.random() < 0.5 for _ in range(n)],
+        "raw": [rng.bytes(pick.randint(0, 99)) for _ in range(n)],
+        "small": rng.integers(0, 2**16, n).tolist(),
+        "pair": [{"left": float(np.float16(rng.random())), "right": int(rng.integers(-128, 128))} for _ in range(n)],
+    }
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def hf_rows(dataset: Any) -> list[dict[str, Any]]:
+    """Its samples, as its own reader gives them."""
+    import datasets
+
+    rows = []
+    for r in dataset.cast_column("image", datasets.Image(decode=False)):
+        row = {"image": r["image"]["bytes"], "text": r["text"], "raw": r["raw"]}
+        row |= {"pair.left": np.float16(r["pair"]["left"]), "pair.right": np.int8(r["pair"]["right"])}
+        row |= {"label": np.int64(r["label"]), "flag": np.bool_(r["flag"]), "small": np.uint16(r["small"])}
+        row |= {"tokens": np.array(r["tokens"], np.int32), "box": np.array(r["box"], np.float32)}
+        rows.append(row | {"grid": np.array(r["grid"], np.float64)})
+    return rows
+
+
+def hf(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """save_to_disk of a part of a dict, in several files; then with the indices that older versions wrote."""
+    import datasets
+    import pyarrow as pa
+
+    data = hf_dataset(rng, pick)
+    folder = out / "hf"
+    datasets.DatasetDict(train=data, test=data.select(range(3))).save_to_disk(
+        str(folder), num_shards={"train": pick.randint(1, 4), "test": 1}
+    )
+    finish(out, "hf", hf_rows(datasets.load_from_disk(str(folder))["train"]), f"hf:{folder}?split=train")
+
+    folder = out / "hf_indices"
+    data.save_to_disk(str(folder), num_shards=3)
+    order = rng.permutation(len(data))[: len(data) // 2 + 1]
+    indices = pa.table({"indices": pa.array(order, pa.uint64())})
+    with pa.OSFile(str(folder / "indices.arrow"), "wb") as f, pa.ipc.new_stream(f, indices.schema) as writer:
+        writer.write_table(indices, max_chunksize=7)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
+    finish(out, "hf_indices", hf_rows(data.select(order)), f"hf:{folder}")
+
+
 FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] = {
     "tfrecord": tfrecord,
     "lmdb": lmdb,
     "lmdb_text": lmdb_text,
+    "hf": hf,
 }
 
 

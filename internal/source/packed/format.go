@@ -92,6 +92,7 @@ var formats = []Format{
 	npy{},
 	tfrecord{},
 	lmdbFiles{},
+	hf{},
 }
 
 // args that formats take, and what checks their values.
@@ -99,6 +100,7 @@ var args = map[string]map[string]check{
 	"cifar10":  {"split": oneOf("train", "test")},
 	"cifar100": {"split": oneOf("train", "test")},
 	"idx":      {"split": oneOf("train", "test")},
+	"hf":       {"split": someName, "fields": names, "raw": names, "nulls": oneOf("default")},
 	"tfrecord": {"fields": names, "text": names, "raw": names},
 	"lmdb":     {"value": oneOf(lmdbImage, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName, "fields": names},
 }

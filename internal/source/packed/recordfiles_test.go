@@ -96,6 +96,7 @@ func (d *dataset) each(s fileSet, f func(x Sample, blob []byte, bad error) error
 					return fmt.Errorf("%s: a record that does not fit: %w", x.Key, err)
 				}
 			}
+			x.Key = filepath.Base(path) + "/" + x.Key
 			if err := f(x, blob, err); err != nil {
 				return err
 			}

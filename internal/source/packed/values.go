@@ -201,3 +201,10 @@ func someName(value string) error {
 }
 
 var errNoSchema = errors.New("the schema of the dataset is not known")
+
+// leUint is a number of up to 8 bytes.
+func leUint(b []byte) uint64 {
+	var word [8]byte
+	copy(word[:], b)
+	return binary.LittleEndian.Uint64(word[:])
+}
