@@ -28,6 +28,7 @@ type Field struct {
 	Word   string
 	Inner  []Field
 	Meta   map[string]string
+	Column int // of a Parquet file: the number of the column that holds its values
 
 	large   bool // offsets of 64 bits
 	node    int  // the number of its node in a batch, and of its first buffer
@@ -147,4 +148,18 @@ func (f *Field) kind(t table) error {
 		return fmt.Errorf("column %q has values of %d bits or %d bytes", f.Name, f.Bits, f.Width)
 	}
 	return nil
+}
+
+// ParseSchema reads the message of a schema by itself, as Parquet files of Arrow keep it.
+func ParseSchema(message []byte) (*Schema, error) {
+	if len(message) >= 8 && le.Uint32(message) == 0xffffffff {
+		message = message[8:]
+	}
+	f := &flat{b: message}
+	root := f.root()
+	inner, ok := root.child(2)
+	if !ok || root.num(1, 1, 0) != 1 {
+		return nil, errFlat
+	}
+	return parseSchema(inner)
 }
