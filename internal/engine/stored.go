@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
@@ -51,4 +52,43 @@ func weigh(data *source.Dataset, schema *record.Schema) int64 {
 		}
 	}
 	return min(max(each, 64), maxWeight)
+}
+
+// schemaOf is a schema as clients get it, with how they nest the fields: a dict.
+func schemaOf(s *record.Schema) *larderv1.Schema {
+	type nested struct {
+		Kind  string   `json:"kind"`
+		Keys  []string `json:"keys"`
+		Parts []string `json:"parts"`
+	}
+	out := nested{Kind: "dict"}
+	for i := range s.Fields {
+		f := &s.Fields[i]
+		out.Keys = append(out.Keys, source.FieldKey(f.Name))
+		out.Parts = append(out.Parts, leafOf(f))
+	}
+	p := s.Proto()
+	if text, err := json.Marshal(out); err == nil { // strings are always JSON
+		p.Structure = string(text)
+	}
+	return p
+}
+
+// leafOf is the type of a value in Python that collates to the same batch.
+func leafOf(f *record.Field) string {
+	switch {
+	case f.Kind == record.Bytes:
+		return "bytes"
+	case f.Kind == record.Text:
+		return "str"
+	case f.Kind == record.Array:
+		return "ndarray"
+	case f.DType == record.Int64:
+		return "int"
+	case f.DType == record.Float64:
+		return "float"
+	case f.DType == record.Bool:
+		return "bool"
+	}
+	return "numpy"
 }

@@ -66,6 +66,9 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		InstanceOffset: v.Offset,
 		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused(), SubsetSince: v.Since,
 	}
+	if j.Made != nil && j.Made.Stored {
+		out.Schema = schemaOf(&j.Made.Out)
+	}
 	w.addSubsets(out, j, &v)
 	if v.Draining() && !v.State.Ended() {
 		out.Notes = append(out.Notes, "it is drained: it ends when its running epoch is over")

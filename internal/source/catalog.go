@@ -13,6 +13,7 @@ import (
 	"larder/internal/bits"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/spool"
 	"larder/internal/store"
 )
 
@@ -24,8 +25,12 @@ type CatalogConfig struct {
 	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
 	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
+	Spool        spool.Spool   // keeps what is unpacked of compressed files; nil = 256 MiB of memory
 	Logger       *slog.Logger
 }
+
+// spoolBytes is the memory for what is unpacked, where no spool is given.
+const spoolBytes = 256 << 20
 
 // Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
 //
@@ -59,6 +64,7 @@ type rootState struct {
 	empty atomic.Bool              // class folders without images are accepted, from the first request for that
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
+	stores  *store.Stores // what packed files of a store are looked at with; nil = there are none
 }
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
@@ -73,6 +79,9 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.MaxMade == 0 {
 		cfg.MaxMade = maxAllMade
+	}
+	if cfg.Spool == nil {
+		cfg.Spool = spool.NewMemory(spoolBytes)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -412,7 +421,7 @@ func (c *Catalog) rootState(at place) *rootState {
 	defer c.mu.Unlock()
 	rs, ok := c.byRoot[at.uri]
 	if !ok {
-		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1)}
+		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1), stores: c.cfg.Stores}
 		c.roots = append(c.roots, rs)
 		c.byRoot[at.uri] = rs
 	}
@@ -532,10 +541,10 @@ func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty,
 // at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
 func (c *Catalog) stands(ctx context.Context, rs *rootState, s *snapshot) (bool, error) {
 	switch {
-	case rs.format != nil:
-		return rs.unchangedFiles(ctx, s)
 	case isStored(s.root):
 		return true, ctx.Err()
+	case rs.format != nil:
+		return rs.unchangedFiles(ctx, s)
 	}
 	return unchangedDirs(ctx, s.root, s.dirs)
 }

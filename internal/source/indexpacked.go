@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -93,8 +92,8 @@ func encodePacked(s *snapshot, meta []fileMeta) []byte {
 // decodePacked reads the payload that encodePacked wrote, and accepts nothing else, as decodeIndex does.
 func decodePacked(r *indexReader, records bool) (*snapshot, []fileMeta, error) {
 	s := &snapshot{uri: r.str(), root: r.str()}
-	if !filepath.IsAbs(s.root) || filepath.Clean(s.root) != s.root || strings.IndexByte(s.root, 0) >= 0 {
-		r.fail("the root %q is not a clean absolute path", s.root)
+	if !cleanPlacedRoot(s.root) {
+		r.fail("the root %q is neither a clean absolute path nor a store", s.root)
 	}
 	fp := uint64(0)
 	if len(r.b) >= 8 {

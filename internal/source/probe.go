@@ -40,7 +40,8 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	if !ok {
 		return Probe{}, noObject(o)
 	}
-	if isStored(c.rootAt(row.root).root) {
+	overhead := c.rootAt(row.root).overhead()
+	if isStored(c.rootAt(row.root).root) && overhead == 0 {
 		p, bad, err := c.probeStored(context.Background(), o, row)
 		return c.probed(o, p, bad, err)
 	}
@@ -50,7 +51,7 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	}
 	var p Probe
 	var bad error
-	if c.rootAt(row.root).overhead() > 0 { // its header is made, not stored
+	if overhead > 0 { // its header is made, not stored
 		b, err := c.Read(context.Background(), o, nil)
 		if err != nil {
 			return Probe{}, err

@@ -95,7 +95,7 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
 			return nil, err
 		}
-		return buf, nil
+		return c.asImage(row, whole)
 	}
 	err := c.withFile(o, row, func(fd int, state fileState) error {
 		for done := int64(0); done < row.size; {
@@ -118,6 +118,11 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	if err != nil {
 		return nil, err
 	}
+	return c.asImage(row, whole)
+}
+
+// asImage makes an image file of what is stored.
+func (c *Catalog) asImage(row object, whole []byte) ([]byte, error) {
 	if f := c.rootAt(row.root).format; f != nil {
 		return f.Image(whole)
 	}

@@ -16,13 +16,14 @@ import (
 	"larder/internal/ident"
 	"larder/internal/record"
 	"larder/internal/source/packed"
+	"larder/internal/store"
 )
 
 // maxOpen is how many files of records stay open when no read uses them.
 const maxOpen = 64
 
 // Schema describes the records that the samples are; nil = they are an image and a label. The caller must not change
-// it. A field called index has the name ['index'], because every batch has an index of its own.
+// it. A field called index has another name, see FieldKey, because every batch has an index of its own.
 func (d *Dataset) Schema() *record.Schema { return d.snap.Load().shownSchema() }
 
 func (s *snapshot) shownSchema() *record.Schema {
@@ -32,27 +33,48 @@ func (s *snapshot) shownSchema() *record.Schema {
 	out := &record.Schema{Fields: slices.Clone(s.schema.Fields)}
 	for i := range out.Fields {
 		if f := &out.Fields[i]; f.Name == "index" {
-			f.Name = "['index']"
+			f.Name = renamed
 		}
 	}
 	return out
 }
 
-// schemaOf asks the format what the samples are.
-func (rs *rootState) schemaOf(ctx context.Context, files []string) (record.Schema, error) {
+// renamed is the field index of a format.
+const renamed = "['index']"
+
+// FieldKey is the name that a field has in its format.
+func FieldKey(name string) string {
+	if name == renamed {
+		return "index"
+	}
+	return name
+}
+
+// schemaOf asks the format what the samples are. at is the place of the files; nil = the file system.
+func (rs *rootState) schemaOf(
+	ctx context.Context, a packed.Address, at *storePlace, files []string,
+) (record.Schema, error) {
 	f, ok := rs.format.(packed.Records)
 	if !ok {
 		return record.Schema{}, nil
 	}
-	s, err := f.Schema(ctx, rs.address, files, openBeside)
+	open := openBeside
+	if at != nil {
+		open = at.openBeside
+	}
+	s, err := f.Schema(ctx, a, files, open)
 	if err == nil {
 		err = s.Check()
 	}
+	what := "index " + printable(rs.uri) + ": find the fields of its samples"
 	if err == nil || ctx.Err() != nil {
 		return s, ctx.Err()
 	}
-	return record.Schema{}, errs.New(errs.DatasetUnread, printable(rs.uri), packedHint[rs.format.Scheme()],
-		"index %s: find the fields of its samples", printable(rs.uri)).Because(err)
+	if e := rs.storeError(what, err); e != nil {
+		return record.Schema{}, e
+	}
+	return record.Schema{}, errs.New(errs.DatasetUnread, redactPacked(printable(rs.uri)), packedHint[rs.format.Scheme()],
+		"%s", what).Because(err)
 }
 
 // recordMark tells objects that are records from others of the same bytes: it is a part of their identity, and depends
@@ -62,7 +84,7 @@ func recordMark(a packed.Address, s *record.Schema) uint64 {
 		return 0
 	}
 	h := xxhash.New()
-	a.Path = ""
+	a.Path, a.Place = "", ""
 	_, _ = h.WriteString("larder record objects 1 " + a.String()) // a hash never fails
 	for i := range s.Fields {
 		_, _ = fmt.Fprintf(h, "%+v", s.Fields[i])
@@ -175,7 +197,7 @@ func (o *openFiles) close() {
 // readRecord is Read of a sample that is a record: the record follows what buf holds, which is nothing.
 func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, buf []byte) ([]byte, error) {
 	first := c.rootAt(row.root)
-	b, err := c.recordOf(ctx, first, row, row.sample, buf)
+	b, err := c.recordOf(ctx, first, o, row.sample, buf)
 	if err == nil || ctx.Err() != nil || errs.Is(err, errs.SampleBad) {
 		return b, err
 	}
@@ -197,7 +219,7 @@ func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, 
 		if rs == first {
 			continue
 		}
-		if b, err := c.recordOf(ctx, rs, row, s, buf); err == nil {
+		if b, err := c.recordOf(ctx, rs, o, s, buf); err == nil {
 			return b, nil
 		}
 	}
@@ -206,8 +228,9 @@ func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, 
 
 // recordOf reads a record as sample s of one root. An error about its content has the reason SAMPLE_BAD.
 func (c *Catalog) recordOf(
-	ctx context.Context, rs *rootState, row object, s ident.SampleID, buf []byte,
+	ctx context.Context, rs *rootState, o ident.ObjectID, s ident.SampleID, buf []byte,
 ) ([]byte, error) {
+	row, _ := c.objects.get(o)
 	snap := rs.snap.Load()
 	if snap == nil || !snap.has(s) || len(snap.schema.Fields) == 0 {
 		return nil, os.ErrNotExist
@@ -216,7 +239,7 @@ func (c *Catalog) recordOf(
 	d := &snap.dirs[dir]
 	k := openKey{rs.index, dir, d.size, row.mtime, snap.mark}
 	f, err := c.files.use(k, func(f *openFile) error {
-		return c.openRecords(ctx, rs, snap, fileState{d.size, row.mtime}, join(snap.root, d.rel), f)
+		return c.openRecords(ctx, rs, snap, d, f)
 	})
 	if err != nil {
 		return nil, err
@@ -230,6 +253,9 @@ func (c *Catalog) recordOf(
 		return nil, ctx.Err()
 	case same != nil:
 		return nil, same
+	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrNotExist):
+		c.markStale(o)
+		return nil, err
 	case err != nil:
 		return nil, errs.New(errs.SampleBad, printable(join(snap.root, d.rel)), "repair the file, or leave the sample out",
 			"sample %s of %s: %v", printable(at.Key), printable(join(snap.root, d.rel)), err)
@@ -240,36 +266,54 @@ func (c *Catalog) recordOf(
 }
 
 // openRecords opens a file for reading its records.
-func (c *Catalog) openRecords(
-	ctx context.Context, rs *rootState, snap *snapshot, want fileState, path string, f *openFile,
-) error {
+func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot, d *dirRow, f *openFile) error {
 	format, ok := rs.format.(packed.Records)
 	if !ok {
 		return errors.New("its format has no records")
+	}
+	ctx = context.WithoutCancel(ctx) // the life of what is opened is longer than that of the read that opens it
+	a, _, err := rs.look(ctx)
+	if err != nil {
+		return err
+	}
+	file, err := c.openIndexed(ctx, rs, d, f)
+	if err != nil {
+		return err
+	}
+	if err := f.same(); err != nil {
+		_ = f.file.Close() // nothing was written, so nothing can be lost
+		return err
+	}
+	file.Schema, file.Spool = &snap.schema, c.cfg.Spool
+	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
+	if f.rows, err = format.Open(ctx, a, file); err != nil {
+		_ = f.file.Close()
+		path := printable(join(snap.root, d.rel))
+		return errs.New(errs.SampleBad, path, "write the file again", "open %s: %v", path, err)
+	}
+	return nil
+}
+
+// openIndexed opens a packed file, and fills in how it is closed and compared with the index.
+func (c *Catalog) openIndexed(ctx context.Context, rs *rootState, d *dirRow, f *openFile) (packed.File, error) {
+	was := fileMeta{dev: d.dev, ino: d.ino, size: d.size, mtime: f.key.mtime}
+	if rs.address.Place != "" { // a read compares versions
+		file, closer, err := rs.openFile(ctx, d.rel, was, false)
+		f.file, f.same = closer, func() error { return nil }
+		return file, err
 	}
 	open := c.sys.open
 	if rs.guarded.Load() {
 		open = c.sys.plain
 	}
+	path := join(rs.root, d.rel)
 	fd, err := retry(func() (int, error) { return open(path) })
 	if err != nil {
-		return err
+		return packed.File{}, err
 	}
 	file := os.NewFile(uintptr(fd), path)
-	f.same = func() error { return c.unchanged(fd, want) }
-	if err := f.same(); err != nil {
-		_ = file.Close() // nothing was written, so nothing can be lost
-		return err
-	}
-	// Its life is longer than that of the read that opens it.
-	rows, err := format.Open(context.WithoutCancel(ctx), rs.address,
-		packed.File{ReaderAt: file, Path: path, Size: want.size, Beside: openBeside, Schema: &snap.schema})
-	if err != nil {
-		_ = file.Close()
-		return errs.New(errs.SampleBad, printable(path), "write the file again", "open %s: %v", printable(path), err)
-	}
-	f.rows, f.file = rows, file
-	return nil
+	f.file, f.same = file, func() error { return c.unchanged(fd, fileState{d.size, f.key.mtime}) }
+	return packed.File{ReaderAt: file, Path: path, Size: d.size, Beside: openBeside}, nil
 }
 
 // fieldsText names the fields of a schema, for messages.

@@ -169,17 +169,27 @@ var errOddKey = errors.New("a part of its key is empty, . or .., which is no nam
 
 // readStored fills buf with an object that lies in a store, or with a part of it from off on.
 func (c *Catalog) readStored(ctx context.Context, o ident.ObjectID, row object, off int64, buf []byte) error {
-	path := c.rootAt(row.root).path(row.sample)
-	s, key, err := c.storeOf(ctx, path)
+	rs := c.rootAt(row.root)
+	s, key, err := c.storedFile(ctx, rs, row)
 	if err != nil {
 		return err
 	}
-	in := store.Info{Key: key, Size: row.size, Version: uint64(row.mtime)}
+	in := store.Info{Key: key, Size: rs.state(row, row.sample).size, Version: uint64(row.mtime)}
 	_, err = s.ReadRange(ctx, in, row.off+off, buf)
 	if errors.Is(err, store.ErrChanged) || errors.Is(err, store.ErrNotExist) {
 		c.markStale(o)
 	}
 	return err
+}
+
+// storedFile is the store and the key of the file that holds an object.
+func (c *Catalog) storedFile(ctx context.Context, rs *rootState, row object) (store.Store, string, error) {
+	path := rs.path(row.sample)
+	if rs.format == nil {
+		return c.storeOf(ctx, path)
+	}
+	s, _, err := c.storeOf(ctx, rs.address.Place) // a path of a web address is not to be decoded twice
+	return s, keyOf(strings.TrimPrefix(path, rs.address.Place)), err
 }
 
 // markStale has the roots that name an object indexed again at the next chance.

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,12 +30,16 @@ type place struct {
 func parseURI(uri string) (place, error) {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	if f, ok := packed.ByScheme(scheme); ok {
-		a, err := packed.ParseAddress(scheme, rest)
+		a, err := parsePacked(scheme, rest)
+		if e, ok := errors.AsType[*errs.Error](err); ok { // of the store's address
+			return place{}, errs.New(e.Reason, redactPacked(uri), e.Hint, "dataset %q: %s", redactPacked(uri), e.Message).
+				Because(e.Err)
+		}
 		if err != nil {
-			return place{}, errs.New(errs.Invalid, store.Redact(uri), packedHint[scheme], "dataset %q", store.Redact(uri)).
+			return place{}, errs.New(errs.Invalid, redactPacked(uri), packedHint[scheme], "dataset %q", redactPacked(uri)).
 				Because(err)
 		}
-		return place{uri: a.String(), root: packed.Root(a), format: f, address: a}, nil
+		return place{uri: a.String(), root: placedRoot(a), format: f, address: a}, nil
 	}
 	root, err := parseFolder(uri)
 	return place{uri: schemeImageFolder + ":" + root, root: root}, err
@@ -42,11 +47,15 @@ func parseURI(uri string) (place, error) {
 
 // packedHint is what to write for each scheme of packed files.
 var packedHint = map[string]string{
-	"wds":      "write wds:DIR, wds:DIR/train-{000..009}.tar, or several joined by ::",
+	"wds":      "write wds:DIR, wds:s3://BUCKET/DIR, wds:DIR/train-{000..009}.tar, or several joined by ::",
 	"mds":      "write mds:DIR, the folder of index.json",
 	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
 	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
 	"npy":      "write npy:FILE.npy, npy:DIR, or several joined by ::",
+	"jsonl":    "write jsonl:FILE.jsonl, jsonl:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"csv":      "write csv:FILE.csv, csv:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"text":     "write text:FILE.txt, text:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
 	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }
 

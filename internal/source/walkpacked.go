@@ -42,38 +42,51 @@ const maxListed = 1 << 16
 func (rs *rootState) walkPacked(
 	ctx context.Context, old *snapshot, meta func(ident.SampleID) fileMeta, how walkHow,
 ) (*snapshot, []fileMeta, error) {
-	files, beside, err := rs.listFiles()
+	a, at, err := rs.look(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	files, beside, err := rs.listFiles(a)
 	if err != nil {
 		return nil, nil, err
 	}
 	rows := make([]scanned, len(files)+len(beside))
 	for i, path := range append(slices.Clone(files), beside...) {
-		if rows[i].rel, err = filepath.Rel(rs.root, path); err != nil || strings.HasPrefix(rows[i].rel, "../") {
+		if rows[i].rel, err = filepath.Rel(rs.inPlace("."), path); err != nil || strings.HasPrefix(rows[i].rel, "../") {
 			return nil, nil, errs.New(errs.Invalid, printable(rs.uri), "name files below one folder",
 				"%q is not below %q", path, rs.root)
 		}
 	}
-	if err := rs.statFiles(ctx, rows); err != nil {
+	if at != nil {
+		at.learnAll(append(slices.Clone(files), beside...))
+	}
+	if err := rs.statFiles(ctx, rows, at); err != nil {
 		return nil, nil, err
 	}
-	schema, err := rs.schemaOf(ctx, files)
+	schema, err := rs.schemaOf(ctx, a, at, files)
 	if err != nil {
 		return nil, nil, err
 	}
 	if old != nil && !how.force && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
 	}
-	if err := rs.scanFiles(ctx, rows[:len(files)], &schema); err != nil {
+	if err := rs.scanFiles(ctx, a, rows[:len(files)], &schema); err != nil {
 		return nil, nil, err
 	}
-	return rs.mergePacked(old, meta, rows, schema)
+	return rs.mergePacked(a, merger{old: old, metaOf: meta, schema: schema}, rows)
 }
 
 // listFiles are the files of the address.
-func (rs *rootState) listFiles() (files, beside []string, err error) {
-	files, beside, err = rs.format.Files(rs.address)
+func (rs *rootState) listFiles(a packed.Address) (files, beside []string, err error) {
+	files, beside, err = rs.format.Files(a)
 	if err == nil {
 		return files, beside, nil
+	}
+	if e := rs.storeError("list the files of "+printable(rs.uri), err); e != nil {
+		return nil, nil, e
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil, nil, fmt.Errorf("index %s: %w", printable(rs.uri), err)
 	}
 	hint := packedHint[rs.format.Scheme()]
 	if errors.Is(err, fs.ErrPermission) {
@@ -84,12 +97,15 @@ func (rs *rootState) listFiles() (files, beside []string, err error) {
 }
 
 // statFiles looks at every file, and reports all that are missing.
-func (rs *rootState) statFiles(ctx context.Context, rows []scanned) error {
+func (rs *rootState) statFiles(ctx context.Context, rows []scanned, at *storePlace) error {
 	missing := make([]error, len(rows))
-	err := inParallel(ctx, len(rows), func(i int) error {
-		missing[i] = rs.statFile(&rows[i])
-		return nil
+	err := inParallel(ctx, rs.scanners(), len(rows), func(i int) error {
+		missing[i] = rs.statFile(&rows[i], at)
+		return rs.storeError("index "+printable(rs.uri), missing[i])
 	})
+	if _, ok := errors.AsType[*errs.Error](err); ok {
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("look at the files of %s: %w", printable(rs.uri), err)
 	}
@@ -110,7 +126,12 @@ func (rs *rootState) statFiles(ctx context.Context, rows []scanned) error {
 		"index %s: %s%s", printable(rs.uri), strings.Join(lines, "; "), more)
 }
 
-func (rs *rootState) statFile(row *scanned) error {
+func (rs *rootState) statFile(row *scanned, at *storePlace) error {
+	if at != nil {
+		in, err := at.info(rs.inPlace(row.rel))
+		row.st = storedMeta(at.st.Name(), in)
+		return err
+	}
 	var st unix.Stat_t
 	if err := statRetry(join(rs.root, row.rel), &st); err != nil {
 		return err
@@ -150,19 +171,24 @@ func (d *dirRow) is(st fileMeta) bool {
 }
 
 // scanFiles scans the files that are not the same.
-func (rs *rootState) scanFiles(ctx context.Context, rows []scanned, schema *record.Schema) error {
+func (rs *rootState) scanFiles(
+	ctx context.Context, a packed.Address, rows []scanned, schema *record.Schema,
+) error {
 	if len(schema.Fields) == 0 {
 		schema = nil
 	}
-	return inParallel(ctx, len(rows), func(i int) error {
+	return inParallel(ctx, rs.scanners(), len(rows), func(i int) error {
 		if rows[i].same > 0 {
 			return nil
 		}
-		if err := rs.scanFile(ctx, &rows[i], schema); err != nil {
+		if err := rs.scanFile(ctx, a, &rows[i], schema); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("index %s: %w", printable(rs.uri), ctx.Err())
 			}
 			path := printable(join(rs.root, rows[i].rel))
+			if e := rs.storeError("index "+printable(rs.uri), err); e != nil {
+				return e
+			}
 			return errs.New(errs.DatasetUnread, path, "write the file again, or name the others only",
 				"index %s: scan %s", printable(rs.uri), path).Because(err)
 		}
@@ -170,14 +196,16 @@ func (rs *rootState) scanFiles(ctx context.Context, rows []scanned, schema *reco
 	})
 }
 
-func (rs *rootState) scanFile(ctx context.Context, row *scanned, schema *record.Schema) error {
-	f, err := os.OpenFile(join(rs.root, row.rel), os.O_RDONLY|unix.O_NONBLOCK, 0)
+func (rs *rootState) scanFile(
+	ctx context.Context, a packed.Address, row *scanned, schema *record.Schema,
+) error {
+	file, closer, err := rs.openFile(ctx, row.rel, row.st, true)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	file := packed.File{ReaderAt: f, Path: f.Name(), Size: row.st.size, Beside: openBeside, Schema: schema}
-	row.found, err = rs.format.Scan(ctx, rs.address, file, func(s packed.Sample) error {
+	defer closer.Close()
+	file.Schema = schema
+	row.found, err = rs.format.Scan(ctx, a, file, func(s packed.Sample) error {
 		switch {
 		case schema != nil && (s.Off < 0 || s.Size < 1): // they are for the format alone
 			return fmt.Errorf("sample %q has the place %d and %d bytes", s.Key, s.Off, s.Size)
@@ -194,8 +222,11 @@ func (rs *rootState) scanFile(ctx context.Context, row *scanned, schema *record.
 	if err != nil {
 		return err
 	}
+	if a.At != nil { // every read was of the version that it had
+		return nil
+	}
 	now := scanned{rel: row.rel}
-	if err := rs.statFile(&now); err != nil || now.st != row.st {
+	if err := rs.statFile(&now, nil); err != nil || now.st != row.st {
 		return errors.New("it changed while it was scanned")
 	}
 	return nil
@@ -221,14 +252,14 @@ func openBeside(path string) (packed.Other, error) {
 	return besideFile{f, fi.Size()}, nil
 }
 
-// inParallel calls f for 0 to n-1 from a few goroutines, until one fails: that error, or the context's.
-func inParallel(ctx context.Context, n int, f func(i int) error) error {
+// inParallel calls f for 0 to n-1 from some goroutines, until one fails: that error, or the context's.
+func inParallel(ctx context.Context, goroutines, n int, f func(i int) error) error {
 	var next atomic.Int64
 	var mu sync.Mutex
 	var first error
 	var failed atomic.Bool
 	var wg sync.WaitGroup
-	for range min(walkers, n) {
+	for range min(goroutines, n) {
 		wg.Go(func() {
 			for !failed.Load() && ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
@@ -268,13 +299,13 @@ func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, err
 		return false, ctx.Err()
 	}
 	var changed atomic.Bool
-	err = inParallel(ctx, len(files), func(i int) error {
+	err = inParallel(ctx, rs.scanners(), len(files), func(i int) error {
 		d := was[files[i]]
 		row := scanned{}
 		if d != nil {
 			row.rel = d.rel
 		}
-		if d == nil || rs.statFile(&row) != nil || !d.is(row.st) {
+		if d == nil || rs.statFile(&row, nil) != nil || !d.is(row.st) {
 			changed.Store(true)
 		}
 		return nil
@@ -284,6 +315,7 @@ func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, err
 
 // merger puts the next version of packed files together.
 type merger struct {
+	schema record.Schema // of the next version
 	s      *snapshot
 	old    *snapshot
 	metaOf func(ident.SampleID) fileMeta
@@ -295,21 +327,20 @@ type merger struct {
 
 // mergePacked makes the next version: known keys keep their ids, keys that are gone become tombstones, new samples
 // follow in the order of the files.
-func (rs *rootState) mergePacked(
-	old *snapshot, metaOf func(ident.SampleID) fileMeta, rows []scanned, schema record.Schema,
-) (*snapshot, []fileMeta, error) {
+func (rs *rootState) mergePacked(a packed.Address, was merger, rows []scanned) (*snapshot, []fileMeta, error) {
+	old := was.old
 	if old == nil {
 		old = &snapshot{}
 	}
-	m := &merger{old: old, metaOf: metaOf, found: make([]bool, len(old.dirOf)), meta: make([]fileMeta, len(old.dirOf))}
+	m := &merger{old: old, metaOf: was.metaOf, found: make([]bool, len(old.dirOf)), meta: make([]fileMeta, len(old.dirOf))}
 	m.s = &snapshot{root: rs.root, uri: rs.uri, dirs: slices.Clone(old.dirs), dirOf: slices.Clone(old.dirOf),
 		nameEnd: slices.Clone(old.nameEnd), labels: slices.Clone(old.labels), report: Report{Kinds: map[string]int{}},
-		schema: schema, mark: recordMark(rs.address, &schema)}
+		schema: was.schema, mark: recordMark(rs.address, &was.schema)}
 	if m.s.labels == nil {
 		m.s.labels = []int32{}
 	}
 	m.names.WriteString(old.names)
-	if err := m.classes(rs, rows); err != nil {
+	if err := m.classes(rs, a, rows); err != nil {
 		return nil, nil, err
 	}
 	row := make(map[string]int, len(m.s.dirs))
@@ -343,8 +374,8 @@ func (rs *rootState) mergePacked(
 }
 
 // classes fills the list of classes; those that there were keep their labels.
-func (m *merger) classes(rs *rootState, rows []scanned) error {
-	given, err := rs.format.Names(rs.address)
+func (m *merger) classes(rs *rootState, a packed.Address, rows []scanned) error {
+	given, err := rs.format.Names(a)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.DatasetUnread, printable(rs.uri), "repair or remove that file", "read the class names of %s",
 			printable(rs.uri)).Because(err)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from . import _checks, _crew, _daemon, _dataset, _mix, _plan, _ranks, _torch, _transform, ops
+from . import _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _torch, _transform, ops
 from ._messages import JobSpec
 from ._plan import Plan
 from .errors import InvalidError
@@ -68,6 +68,17 @@ class Keywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
+class Shaping:
+    """How batches of records are made, of a dataset that the daemon reads."""
+
+    ragged: _ragged.Ragged | None
+    collate: Callable[[list[Any]], Any] | None
+    plain: bool
+    index: bool
+    given: tuple[str, ...]  # the arguments that only records, or only images, have
+
+
+@dataclass(frozen=True)
 class Settings:
     """The checked arguments of one Loader. They never change."""
 
@@ -80,6 +91,7 @@ class Settings:
     outlives_daemon: bool  # on_daemon_loss="wait"
     replace: bool
     batch_size: int | None  # that a job which is registered already must have
+    shaping: Shaping | None = None  # of a dataset that is not in Python
 
 
 class Checked(NamedTuple):
@@ -149,7 +161,8 @@ class Arguments:
                 hint='write "imagefolder:/path/to/folder"',
             )
         python = not isinstance(self.dataset, str)
-        wrong = [n for n in _PYTHON if self._given(n)]
+        images = isinstance(self.dataset, str) and self.dataset.partition(":")[0] in _IMAGES
+        wrong = [n for n in _PYTHON if self._given(n) and (images or n not in RECORDS)]
         if wrong and not python:
             raise InvalidError(
                 f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for datasets in Python, not for "
@@ -183,8 +196,25 @@ class Arguments:
             name, size, spec = self._described(place, None)
         if spec is not None and plan is None:
             _mix.require_fields(spec.get("transform") or [], fields)
-        settings = Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size)
+        shaping = None if python else self._shaping(output)
+        settings = Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size, shaping)
         return Checked(settings, spec, timeout, plan)
+
+    def _shaping(self, output: Output) -> Shaping:
+        """What is to become of samples, should they be records."""
+        self._callable("collate_fn")
+        return Shaping(
+            ragged=_plan.ragged(self.ragged, self.pad_value, self.pad_multiple, output == "torch"),
+            collate=self.collate_fn,
+            plain=self.plain,
+            index=_checks.flag("return_index", self.return_index),
+            given=tuple(n for n in (*RECORDS, "fields") if self._given(n)),
+        )
+
+    def _callable(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not callable(value):
+            raise InvalidError(f"{name} must be a function, not {value!r}", subject=name)
 
     def _plan(self, place: _ranks.Place, output: Output) -> Plan:
         """What a dataset in Python asks for, before any of its items was made."""
@@ -200,9 +230,8 @@ class Arguments:
             _checks.choice("cache", self.cache, ("items", "none"))
         if self.subset is not None:
             raise InvalidError("subset= is for image folders", subject="subset", hint="torch.utils.data.Subset works")
-        for n in ("collate_fn", "worker_init_fn"):
-            if getattr(self, n) is not None and not callable(getattr(self, n)):
-                raise InvalidError(f"{n} must be a function, not {getattr(self, n)!r}", subject=n)
+        self._callable("collate_fn")
+        self._callable("worker_init_fn")
         workers = _checks.integer("num_workers", self.num_workers, 0, 1024)
         if workers == 0 and place.world_size > 1:
             raise InvalidError(
@@ -271,7 +300,11 @@ _DESCRIBING = (
     *("shuffle", "seed", "subset", "transform", "job", "order", "drop_last", "even"),
     *("share", "on_error", "prefetch", "epochs", "skip_empty"),
 )
-# Those that only a dataset in Python has.
+# Datasets whose samples are images, whatever their files hold.
+_IMAGES = ("imagefolder", "cifar10", "cifar100", "idx")
+# Arguments about records.
+RECORDS = ("collate_fn", "ragged", "pad_value", "pad_multiple")
+# Those that only a dataset in Python has, but for RECORDS.
 _PYTHON = (
     *("name", "version", "cache", "num_workers", "collate_fn", "ragged", "pad_value", "pad_multiple"),
     *("sample_timeout", "worker_memory", "worker_init_fn", "multiprocessing_context", "persistent_workers"),

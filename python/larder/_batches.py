@@ -33,7 +33,9 @@ class Batches:
     def ahead(self) -> bool:
         """Whether a batch can be built before its values are there: it is made of views alone."""
         leaves = list(kinds(self.structure))
-        return self.collate is None and self.ragged is None and not any(k in (*NUMBERS, *_TEXTS) for k in leaves)
+        if self.ragged is not None and self.varies:
+            return False
+        return self.collate is None and not any(k in (*NUMBERS, *_TEXTS) for k in leaves)
 
     def make(self, columns: Sequence[Any], rows: int) -> Any:
         """The batch of some columns, one for each leaf.

@@ -85,7 +85,10 @@ def check_fields(fields: Iterable[str] | None, return_index: bool) -> tuple[str,
     return (*names, "index") if return_index and "index" not in names else names
 
 
-_PACKED = ("wds", "mds", "cifar10", "cifar100", "idx")
+_PACKED = (
+    *("wds", "mds", "cifar10", "cifar100", "idx", "npy", "npz", "tokens", "jsonl", "csv", "text", "imagefiles"),
+    *("parquet", "hf", "lmdb", "tfrecord", "beton", "fasta"),
+)
 
 
 def absolute(uri: str) -> str:

@@ -142,6 +142,7 @@ class Job(TypedDict, total=False):
     notes: list[str]
     wait: Wait
     samplesPerSecond: float
+    schema: SchemaMessage
 
 
 class DatasetMessage(TypedDict, total=False):

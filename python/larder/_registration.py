@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
-from . import _daemon, _messages, _mix
+from . import _daemon, _messages, _mix, _nested
+from ._batches import Batches
 from ._caller import warn
 from ._messages import JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
+from ._ragged import Ragged
 from ._session import Session
 from ._shared import Loaded, Shared
 from .errors import (
@@ -29,6 +32,7 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
     spec = shared.spec
     if spec is None:
         _describe(shared, s, deadline)
+        _shape(shared)
         spec = shared.described
         if shared.loaded is None:
             return
@@ -40,6 +44,7 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
         body["resume"], body["resumeChanged"] = loaded.text, loaded.changed
     answer = _register(shared, s, body, deadline)
     shared.job = answer.get("job") or {}
+    _shape(shared)
     if shared.rank == 0:
         for note in answer.get("datasetNotes") or ():
             _warn_once(str(spec.get("dataset", "")), str(note))
@@ -65,6 +70,45 @@ def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: fl
             if time.monotonic() > min(patience, deadline - 0.1):
                 raise
             time.sleep(0.05)
+
+
+def _shape(shared: Shared) -> None:
+    """Has batches made of records, where the samples of a dataset that the daemon reads are such.
+
+    Raises:
+        InvalidError: an argument is for records and the samples are images, or the other way round.
+    """
+    shaping, schema = shared.settings.shaping, shared.job.get("schema")
+    if shaping is None:
+        return
+    wrong = [n for n in shaping.given if (n == "fields") == (schema is not None)]
+    if wrong and schema is None:
+        raise InvalidError(
+            f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for datasets in Python and for records, and the "
+            f"samples of {shared.uri!r} are images",
+            subject=wrong[0], hint="the daemon prepares such a dataset itself, with the transforms of larder.ops",
+        )  # fmt: skip
+    if schema is None:
+        return
+    fields = schema.get("fields") or []
+    if wrong:
+        names = ", ".join(str(f.get("name", "")) for f in fields)
+        raise InvalidError(
+            f"fields= is for images, and the samples of {shared.uri!r} are records of {names:.200}", subject="fields",
+            hint="name them in the uri, as in wds:DIR?fields=jpg,txt, where the format has that, or leave fields= out",
+        )  # fmt: skip
+    structure = _nested.parse(str(schema.get("structure", "")))
+    varies: dict[str, list[int]] = {}
+    for name, f in zip(structure.names, fields, strict=True):
+        shape = [int(n) for n in f.get("shape") or ()]
+        if f.get("kind") == "array" and -1 in shape:
+            varies[name] = shape
+    names = [str(f.get("name", "")) for f in fields]
+    settings = shared.settings
+    shared.settings = dataclasses.replace(settings, fields=(*names, *(("index",) if shaping.index else ())))
+    ragged = shaping.ragged or Ragged("list")
+    torch = settings.output == "torch"
+    shared.form = Batches(structure, varies, torch, shaping.plain, ragged, shaping.collate, shaping.index)
 
 
 def _warn_once(dataset: str, note: str) -> None:

@@ -1,10 +1,10 @@
 """Writes datasets of records with their formats' own writers, and reads them with their own readers; run by tests in the
 environment that internal/tools/setup.sh makes of internal/tools/python/formats.txt.
 
-    record_files.py OUT SEED [FORMAT...]
+    record_files.py OUT SEED[,SEED...] [FORMAT...]
 
-For each format it writes OUT/FORMAT and OUT/FORMAT.json: for each sample, in order, {field: [dtype, dims, sha256]}; the
-dtype of images and bytes is "bytes", of text "text". OUT/FORMAT.uri is what larder is to read.
+For each seed and format it writes OUT/SEED/FORMAT and OUT/SEED/FORMAT.json: for each sample, in order, {field: [dtype, dims, sha256]}; the
+dtype of images and bytes is "bytes", of text "text". OUT/SEED/FORMAT.uri is what larder is to read.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def lmdb_text(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     env = module.open(str(folder), map_size=1 << 26, max_dbs=3)
     words, other = env.open_db(b"words"), env.open_db(b"other")
     with env.begin(write=True) as txn:
-        for i in range(pick.randint(1000, 3000)):
+        for i in range(pick.randint(200, 500)):
             txn.put(i.to_bytes(4, "big"), ("wörter " * pick.randint(1, 90)).encode(), db=words)
             txn.put(str(i).encode(), b"x", db=other)
     with env.begin() as txn:
@@ -189,15 +189,69 @@ def hf(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "hf_indices", hf_rows(data.select(order)), f"hf:{folder}")
 
 
+def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """pyarrow, in several files of several row groups each, with every codec; and to_parquet of datasets."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = out / "parquet"
+    folder.mkdir()
+    rows = []
+    for k in range(pick.randint(1, 3)):
+        n = pick.randint(20, 120)
+        part = [
+            {
+                "id": np.int64(i),
+                "score": np.float32(rng.random()),
+                "flag": np.bool_(rng.random() < 0.5),
+                "small": np.int8(rng.integers(-128, 128)),
+                "word": "wörter " * pick.randint(0, 9),
+                "png": image(rng),
+                "tokens": rng.integers(0, 2**16, pick.randint(0, 40)).astype(np.uint16),
+                "box": rng.random(4),
+                "grid": rng.random((pick.randint(0, 3), 2)).astype(np.float32),
+            }
+            for i in range(n)
+        ]
+        for p in part:
+            p["grid"] = p["grid"] if len(p["grid"]) else np.zeros((0, 0), np.float32)
+        types = {"id": pa.int64(), "score": pa.float32(), "flag": pa.bool_(), "small": pa.int8(), "word": pa.string()}
+        types |= {"png": pa.binary(), "tokens": pa.list_(pa.uint16()), "box": pa.list_(pa.float64(), 4)}
+        types |= {"grid": pa.list_(pa.list_(pa.float32()))}
+        columns = {c: pa.array([p[c].tolist() if isinstance(p[c], np.ndarray) else p[c] for p in part], t)
+                   for c, t in types.items()}
+        pq.write_table(
+            pa.table(columns),
+            str(folder / f"part-{k}.parquet"),
+            row_group_size=pick.randint(7, 50),
+            compression=pick.choice(["snappy", "zstd", "gzip", "brotli", "lz4", "none"]),
+            data_page_version=pick.choice(["1.0", "2.0"]),
+            use_dictionary=pick.random() < 0.5,
+            data_page_size=pick.choice([300, 1 << 20]),
+        )
+        rows += part
+    read = pq.ParquetDataset(str(folder)).read().to_pylist()
+    for r, p in zip(read, rows, strict=True):  # its own reader gives lists of Python numbers
+        assert r["tokens"] == p["tokens"].tolist() and r["png"] == p["png"] and r["word"] == p["word"]
+    finish(out, "parquet", rows, f"parquet:{folder}")
+
+    data = hf_dataset(rng, pick)
+    data.to_parquet(str(out / "hf.parquet"), batch_size=pick.randint(5, 40))
+    finish(out, "parquet_hf", hf_rows(data), f"parquet:{out}/hf.parquet")
+
+
 FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] = {
     "tfrecord": tfrecord,
     "lmdb": lmdb,
     "lmdb_text": lmdb_text,
     "hf": hf,
+    "parquet": parquet,
 }
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[3:] or FORMATS:
-        Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-        FORMATS[chosen](Path(sys.argv[1]), np.random.default_rng(int(sys.argv[2])), random.Random(sys.argv[2]))
+    for seed in sys.argv[2].split(","):
+        for chosen in sys.argv[3:] or FORMATS:
+            folder = Path(sys.argv[1]) / seed
+            folder.mkdir(parents=True, exist_ok=True)
+            FORMATS[chosen](folder, np.random.default_rng(int(seed)), random.Random(seed))

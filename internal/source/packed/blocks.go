@@ -4,40 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/spool"
 )
 
-// memorySpool keeps blocks for programs that give no spool.
-var memorySpool = sync.OnceValue(func() spool.Spool { return spool.NewMemory(256 << 20) })
-
-// opened numbers files whose content has no name, so that no two share blocks.
-var opened atomic.Uint64
-
-func (f File) spool() spool.Spool {
-	if f.Spool != nil {
-		return f.Spool
-	}
-	return memorySpool()
-}
-
-// blockKey is what all blocks of a file have in their names: the file, its content, and what records are made of.
+// blockKey is what all blocks of a file have in their names: the file with its content, and what records are made of.
 func (f File) blockKey(a Address) string {
-	version := f.Version
-	if version == "" {
-		version = fmt.Sprintf("opened %d", opened.Add(1))
-	}
 	h := xxhash.New()
-	a.Path = ""
+	a.Path, a.Place = "", ""
 	_, _ = h.WriteString(a.String()) // a hash never fails
 	for i := range f.Schema.Fields {
 		_, _ = fmt.Fprintf(h, "%+v", f.Schema.Fields[i])
 	}
-	return fmt.Sprintf("%s %s %s %016x", a.Scheme, f.Path, version, h.Sum64())
+	return fmt.Sprintf("%s %016x\x00%s", a.Scheme, h.Sum64(), f.ID)
 }
 
 // badMark begins what stands for a record that could not be made: no record begins so.

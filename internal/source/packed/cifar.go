@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 )
@@ -27,7 +26,7 @@ func (c cifar) Scheme() string { return "cifar" + strconv.Itoa(c.classes) }
 func (c cifar) folder(a Address) string {
 	suffix := map[int]string{10: "-batches-bin", 100: "-binary"}[c.classes]
 	inner := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
-	if isDir(inner) {
+	if a.isDir(inner) {
 		return inner
 	}
 	return a.Path
@@ -50,10 +49,13 @@ func (c cifar) Files(a Address) (files, beside []string, err error) {
 	for _, n := range names {
 		files = append(files, filepath.Join(dir, n))
 	}
-	if _, err := os.Stat(files[0]); err != nil {
+	if ok, err := a.exists(files[0]); !ok || err != nil {
+		if err != nil {
+			return nil, nil, err
+		}
 		suffix := map[int]string{10: "-batches-py", 100: "-python"}[c.classes]
 		python := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
-		if isDir(python) {
+		if a.isDir(python) {
 			return nil, nil, fmt.Errorf("%q is the Python version, pickles, which larder never reads: "+
 				"download the binary version (cifar-%d-binary.tar.gz)", python, c.classes)
 		}
@@ -64,7 +66,7 @@ func (c cifar) Files(a Address) (files, beside []string, err error) {
 // Names are the lines of the list of names that lies beside the files.
 func (c cifar) Names(a Address) ([]string, error) {
 	name := map[int]string{10: "batches.meta.txt", 100: "fine_label_names.txt"}[c.classes]
-	b, err := readSmall(filepath.Join(c.folder(a), name), maxHeader)
+	b, err := a.readSmall(filepath.Join(c.folder(a), name), maxHeader)
 	if err != nil {
 		return nil, err
 	}

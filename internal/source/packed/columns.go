@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -12,15 +13,15 @@ import (
 	"larder/internal/source/packed/arrow"
 )
 
-// column is a field of records that comes from a column of a table, or from a part of one.
-type column struct {
+// arrowColumn is a field of records that comes from a column of a table, or from a part of one.
+type arrowColumn struct {
 	field record.Field
 	path  []int // from the table's fields down to the values
 	file  bool  // the values are files in a struct of bytes and path
 }
 
 // at is the part of the schema that holds the values; above are the structs around it, the outermost first.
-func (c *column) at(fields []arrow.Field) (f *arrow.Field, above []*arrow.Field) {
+func (c *arrowColumn) at(fields []arrow.Field) (f *arrow.Field, above []*arrow.Field) {
 	for i, k := range c.path {
 		if i > 0 {
 			above = append(above, f)
@@ -58,17 +59,17 @@ func hfFeatures(meta map[string]string) map[string]hfFeature {
 	return out
 }
 
-// table is what is known of a table beside its values.
-type table struct {
+// arrowColumns is what is known of a table beside its values.
+type arrowColumns struct {
 	fields   []arrow.Field
 	features map[string]hfFeature
 	// isImage reports whether the first value of a column of bytes is an image file.
-	isImage func(c *column) (bool, error)
+	isImage func(c *arrowColumn) (bool, error)
 }
 
 // columns are the fields of a table's records, and the fields by themselves.
-func (t *table) columns(a Address) ([]column, error) {
-	b := columnBuilder{table: t, a: a}
+func (t *arrowColumns) columns(a Address) ([]arrowColumn, error) {
+	b := columnBuilder{arrowColumns: t, a: a}
 	for i := range t.fields {
 		if err := b.add(&t.fields[i], t.fields[i].Name, []int{i}); err != nil {
 			return nil, err
@@ -81,9 +82,9 @@ func (t *table) columns(a Address) ([]column, error) {
 		}
 		return b.out, nil
 	}
-	out := make([]column, len(want))
+	out := make([]arrowColumn, len(want))
 	for i, name := range want {
-		k := slices.IndexFunc(b.out, func(c column) bool { return c.field.Name == name })
+		k := slices.IndexFunc(b.out, func(c arrowColumn) bool { return c.field.Name == name })
 		if k < 0 {
 			if j := slices.Index(b.names, name); j >= 0 {
 				return nil, errors.New(b.refused[j])
@@ -100,9 +101,9 @@ func (t *table) columns(a Address) ([]column, error) {
 }
 
 type columnBuilder struct {
-	*table
+	*arrowColumns
 	a       Address
-	out     []column
+	out     []arrowColumn
 	refused []string // why, and which
 	names   []string
 }
@@ -131,12 +132,12 @@ func numberType(f *arrow.Field) record.DType {
 }
 
 func (b *columnBuilder) add(f *arrow.Field, name string, path []int) error {
-	c := column{path: slices.Clone(path)}
+	c := arrowColumn{path: slices.Clone(path)}
 	switch f.Kind {
 	case arrow.Bool, arrow.Int, arrow.Float:
-		c.field = scalarField(name, numberType(f))
+		c.field = scalarFieldOf(name, numberType(f))
 	case arrow.Text:
-		c.field = textField(name)
+		c.field = textFieldOf(name)
 	case arrow.Binary:
 		return b.bytes(c, name)
 	case arrow.Struct:
@@ -161,7 +162,7 @@ func (b *columnBuilder) add(f *arrow.Field, name string, path []int) error {
 			b.refuse(name, "has %d dimensions, and %d are the most", len(dims), record.MaxDims)
 			return nil
 		}
-		c.field = arrayField(name, d, dims...)
+		c.field = arrayFieldOf(name, d, dims...)
 	default:
 		b.refuse(name, "has the type %s, which a field cannot hold", f.Word)
 		return nil
@@ -185,8 +186,8 @@ func fileBytes(f *arrow.Field) int {
 }
 
 // bytes adds a column of bytes: an image, where the table or the first value says so.
-func (b *columnBuilder) bytes(c column, name string) error {
-	c.field = bytesField(name)
+func (b *columnBuilder) bytes(c arrowColumn, name string) error {
+	c.field = bytesFieldOf(name)
 	image := false
 	if feature, ok := b.features[name]; ok {
 		image = feature.Type == "Image"
@@ -197,7 +198,7 @@ func (b *columnBuilder) bytes(c column, name string) error {
 		}
 	}
 	if image && !b.a.wants("raw", name) {
-		c.field = imageField(name)
+		c.field = imageFieldOf(name)
 	}
 	b.out = append(b.out, c)
 	return nil
@@ -225,7 +226,7 @@ func (b *columnBuilder) shape(f *arrow.Field, name string) ([]int64, record.DTyp
 }
 
 // schemaOf are the fields of columns.
-func schemaOf(columns []column) record.Schema {
+func schemaOf(columns []arrowColumn) record.Schema {
 	var s record.Schema
 	for i := range columns {
 		s.Fields = append(s.Fields, columns[i].field)
@@ -234,8 +235,23 @@ func schemaOf(columns []column) record.Schema {
 }
 
 // classesOf are the names of the label's classes; nil = the table has none.
-func classesOf(columns []column, features map[string]hfFeature) []string {
+func classesOf(columns []arrowColumn, features map[string]hfFeature) []string {
 	s := schemaOf(columns)
+	if i := tableLabel(&s, features); i >= 0 {
+		return features[s.Fields[i].Name].Names
+	}
+	return nil
+}
+
+// hfClasses are the classes of the label, by the description of the columns alone.
+func hfClasses(meta string) []string {
+	features := hfFeatures(map[string]string{"huggingface": meta})
+	var s record.Schema
+	for _, name := range slices.Sorted(maps.Keys(features)) {
+		if features[name].Type == "ClassLabel" {
+			s.Fields = append(s.Fields, scalarFieldOf(name, record.Int64))
+		}
+	}
 	if i := tableLabel(&s, features); i >= 0 {
 		return features[s.Fields[i].Name].Names
 	}
@@ -244,7 +260,7 @@ func classesOf(columns []column, features map[string]hfFeature) []string {
 
 // tableLabel is the field that gives samples a label: one of the usual name, or the only one that has class names.
 func tableLabel(s *record.Schema, features map[string]hfFeature) int {
-	i := labelOf(s)
+	i := labelField(s)
 	if i >= 0 {
 		return i
 	}
@@ -290,7 +306,7 @@ func nullValue(f *record.Field) (record.Content, error) {
 }
 
 // null is the value of a null, or why there is none.
-func (c *column) null(a Address) (record.Content, error) {
+func (c *arrowColumn) null(a Address) (record.Content, error) {
 	if IsImage(&c.field) {
 		return record.Content{}, errors.New("is null: it has no image; an image that is stored as a path has none either")
 	}

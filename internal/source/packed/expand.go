@@ -3,13 +3,8 @@ package packed
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 const (
@@ -89,31 +84,6 @@ func braced(inner string) ([]string, error) {
 	return out, nil
 }
 
-// listed are the files of a folder with a suffix, sorted.
-func listed(dir, suffix string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), suffix) && !strings.HasPrefix(e.Name(), ".") {
-			out = append(out, filepath.Join(dir, e.Name()))
-		}
-	}
-	slices.Sort(out)
-	if len(out) == 0 {
-		return nil, fmt.Errorf("folder %q has no %s", dir, suffix)
-	}
-	return out, nil
-}
-
-// isDir reports whether a path is a folder; what cannot be looked at is none.
-func isDir(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.IsDir()
-}
-
 // unique refuses a file that is named twice: its samples would be, too.
 func unique(files []string) error {
 	seen := make(map[string]bool, len(files))
@@ -127,20 +97,3 @@ func unique(files []string) error {
 }
 
 var errNoFiles = errors.New("it names no file")
-
-// readSmall reads a regular file of at most so many bytes. Opening what is no file does not hang.
-func readSmall(path string, most int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() || fi.Size() > most {
-		return nil, fmt.Errorf("%q is no regular file of at most %d bytes", path, most)
-	}
-	return io.ReadAll(io.LimitReader(f, most))
-}

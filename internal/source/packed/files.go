@@ -1,8 +1,9 @@
 package packed
 
 import (
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,22 +14,15 @@ import (
 func filesOf(a Address, suffixes ...string) ([]string, error) {
 	var files []string
 	for part := range strings.SplitSeq(a.Path, "::") {
-		switch _, err := os.Lstat(part); {
-		case isDir(part):
-			some, err := listedAny(part, suffixes)
-			if err != nil {
+		some := []string{part} // a file, also one whose name has braces
+		if is, err := a.exists(part); err != nil {
+			return nil, err
+		} else if !is || a.isDir(part) {
+			if some, err = a.folderOrBraces(part, suffixes); err != nil {
 				return nil, err
 			}
-			files = append(files, some...)
-		case err == nil:
-			files = append(files, part) // also one whose name has braces
-		default:
-			some, err := expand(part)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, some...)
 		}
+		files = append(files, some...)
 		if len(files) > maxFiles {
 			return nil, fmt.Errorf("it names more than %d files", maxFiles)
 		}
@@ -45,21 +39,28 @@ func hasSuffix(path string, suffixes []string) bool {
 	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(path, s) })
 }
 
+func (a *Address) folderOrBraces(part string, suffixes []string) ([]string, error) {
+	if a.isDir(part) {
+		return a.listedAny(part, suffixes)
+	}
+	return expand(part)
+}
+
 // listedAny are the files of a folder with one of some suffixes, sorted.
-func listedAny(dir string, suffixes []string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+func (a *Address) listedAny(dir string, suffixes []string) ([]string, error) {
+	names, err := a.names(dir)
 	if err != nil {
 		return nil, err
 	}
 	var out []string
-	for _, e := range entries {
-		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") && hasSuffix(e.Name(), suffixes) {
-			out = append(out, filepath.Join(dir, e.Name()))
+	for _, n := range names {
+		if !strings.HasSuffix(n, "/") && !strings.HasPrefix(n, ".") && hasSuffix(n, suffixes) {
+			out = append(out, filepath.Join(dir, n))
 		}
 	}
 	slices.Sort(out)
 	if len(out) == 0 {
-		return nil, fmt.Errorf("folder %q has no file that ends in %s", dir, strings.Join(suffixes, ", "))
+		return nil, fmt.Errorf("folder %q has no file that ends in %s", a.Place+dir, strings.Join(suffixes, ", "))
 	}
 	return out, nil
 }
@@ -92,3 +93,6 @@ func Root(a Address) string {
 	}
 	return root
 }
+
+// isMissing reports whether an error says that there is no such file.
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

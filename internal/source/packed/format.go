@@ -6,22 +6,28 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"larder/internal/record"
+	"larder/internal/spool"
 )
 
 // File is one file of a dataset, open for reading.
 type File struct {
 	io.ReaderAt
-	Path string // absolute
+	Path string // absolute, in its place
 	Size int64  // bytes
 	// Beside opens another file of the dataset, such as one of labels. The caller closes it.
 	Beside func(path string) (Other, error)
 	// Schema is what a format of records gave for the whole dataset; nil = samples are an image and a label.
 	Schema *record.Schema
+	// ID names the file and its content: place, path, size and version. Spool keeps what is unpacked of files. Both are
+	// set for Open.
+	ID    string
+	Spool spool.Spool
 }
 
 // Other is a file beside the one that is scanned.
@@ -68,6 +74,8 @@ type Address struct {
 	Scheme string
 	Path   string            // absolute; of wds: with braces, or several joined by "::"
 	Args   map[string]string // such as split=test
+	Place  string            // the store that holds it, such as s3://bucket: Path is a path in it; "" = the file system
+	At     Place             // to look at that store; nil = the file system
 }
 
 // String is the canonical uri.
@@ -77,9 +85,9 @@ func (a Address) String() string {
 		query = append(query, k+"="+a.Args[k])
 	}
 	if len(query) == 0 {
-		return a.Scheme + ":" + a.Path
+		return a.Scheme + ":" + a.joined()
 	}
-	return a.Scheme + ":" + a.Path + "?" + strings.Join(query, "&")
+	return a.Scheme + ":" + a.joined() + "?" + strings.Join(query, "&")
 }
 
 // formats by scheme.
@@ -90,9 +98,14 @@ var formats = []Format{
 	cifar{classes: 100},
 	idx{},
 	npy{},
+	tokens{},
+	jsonl{},
+	csv{},
+	text{},
 	tfrecord{},
 	lmdbFiles{},
 	hf{},
+	parquetFiles{},
 }
 
 // args that formats take, and what checks their values.
@@ -100,7 +113,12 @@ var args = map[string]map[string]check{
 	"cifar10":  {"split": oneOf("train", "test")},
 	"cifar100": {"split": oneOf("train", "test")},
 	"idx":      {"split": oneOf("train", "test")},
+	"jsonl":    {"fields": names},
+	"csv":      {"fields": names, "delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
+	"tokens": {"seq_len": number(1, maxSeqLen), "stride": number(1, math.MaxInt32), "doc": docID,
+		"dtype": oneOf("uint16", "uint32", "int32", "int64", "uint8", "uint64", "int16", "int8")},
 	"hf":       {"split": someName, "fields": names, "raw": names, "nulls": oneOf("default")},
+	"parquet":  {"fields": names, "raw": names, "nulls": oneOf("default")},
 	"tfrecord": {"fields": names, "text": names, "raw": names},
 	"lmdb":     {"value": oneOf(lmdbImage, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName, "fields": names},
 }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,22 +20,22 @@ const maxRecordBytes = 1 << 30
 func raggedShape() []int64 { return []int64{record.Ragged} }
 
 // Fields as formats give them.
-func scalarField(name string, d record.DType) record.Field {
+func scalarFieldOf(name string, d record.DType) record.Field {
 	return record.Field{Name: name, Kind: record.Scalar, DType: d}
 }
-func arrayField(name string, d record.DType, shape ...int64) record.Field {
+func arrayFieldOf(name string, d record.DType, shape ...int64) record.Field {
 	return record.Field{Name: name, Kind: record.Array, DType: d, Shape: shape}
 }
-func bytesField(name string) record.Field {
+func bytesFieldOf(name string) record.Field {
 	return record.Field{Name: name, Kind: record.Bytes, DType: record.Uint8, Shape: raggedShape()}
 }
-func textField(name string) record.Field {
+func textFieldOf(name string) record.Field {
 	return record.Field{Name: name, Kind: record.Text, DType: record.Uint8, Shape: raggedShape()}
 }
 
 // imageField holds an image file in stored records, and its pixels afterwards.
-func imageField(name string) record.Field {
-	return arrayField(name, record.Uint8, record.Ragged, record.Ragged, 3)
+func imageFieldOf(name string) record.Field {
+	return arrayFieldOf(name, record.Uint8, record.Ragged, record.Ragged, 3)
 }
 
 // isImageFile reports whether bytes begin as an image file does.
@@ -71,8 +71,8 @@ func appendRecord(dst []byte, stored *record.Schema, values []record.Content) ([
 	return record.Append(dst, stored, values)
 }
 
-// labelOf is the field that gives samples a label: an integer scalar of one of the usual names; -1 = none.
-func labelOf(s *record.Schema) int {
+// labelField is the field that gives samples a label: an integer scalar of one of the usual names; -1 = none.
+func labelField(s *record.Schema) int {
 	for _, name := range labelFields {
 		i := slices.IndexFunc(s.Fields, func(f record.Field) bool { return f.Name == name })
 		if i >= 0 && s.Fields[i].Kind == record.Scalar && s.Fields[i].DType != record.Bool &&
@@ -141,31 +141,38 @@ func (a Address) wants(key, name string) bool {
 func someFiles(a Address, what string, fits func(name string) bool) ([]string, error) {
 	var files []string
 	for part := range strings.SplitSeq(a.Path, "::") {
-		if _, err := os.Lstat(part); err == nil && !isDir(part) {
-			files = append(files, part) // also one whose name has braces
-			continue
-		}
-		if isDir(part) {
-			all, err := listed(part, "")
-			if err != nil {
+		some := []string{part} // a file, also one whose name has braces
+		if is, err := a.exists(part); err != nil {
+			return nil, err
+		} else if a.isDir(part) {
+			if some, err = a.fitting(part, what, fits); err != nil {
 				return nil, err
 			}
-			all = slices.DeleteFunc(all, func(p string) bool { return !fits(p[len(part)+1:]) || isDir(p) })
-			if len(all) == 0 {
-				return nil, fmt.Errorf("folder %q has no %s", part, what)
+		} else if !is {
+			if some, err = expand(part); err != nil {
+				return nil, err
 			}
-			files = append(files, all...)
-			continue
-		}
-		some, err := expand(part)
-		if err != nil {
-			return nil, err
 		}
 		if files = append(files, some...); len(files) > maxFiles {
 			return nil, fmt.Errorf("it names more than %d files", maxFiles)
 		}
 	}
 	return files, unique(files)
+}
+
+// fitting are the files of a folder that fit, sorted.
+func (a *Address) fitting(dir, what string, fits func(name string) bool) ([]string, error) {
+	all, err := a.listed(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(p string) bool {
+		return !fits(filepath.Base(p)) || strings.HasSuffix(p, "/") || a.At == nil && a.isDir(p)
+	})
+	if len(all) == 0 {
+		return nil, fmt.Errorf("folder %q has no %s", dir, what)
+	}
+	return all, nil
 }
 
 // compressedName reports whether a name says that the file is compressed as a whole.

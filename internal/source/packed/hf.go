@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,9 +35,9 @@ type hfFile struct {
 
 // hfFolder is the folder of one dataset: the split that ?split= names, where the folder holds several.
 func hfFolder(a Address) (string, error) {
-	b, err := readSmall(filepath.Join(a.Path, "dataset_dict.json"), maxIndex)
+	b, err := a.readSmall(filepath.Join(a.Path, "dataset_dict.json"), maxIndex)
 	split := a.Args["split"]
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
 		if split != "" {
 			return "", fmt.Errorf("?split=%s: %q holds one dataset, not splits", split, a.Path)
 		}
@@ -60,7 +61,7 @@ func hfFolder(a Address) (string, error) {
 
 // hfFiles are the data files of a folder, and the file of indices; "" = there is none.
 func hfFiles(a Address) (data []string, indices, state string, err error) {
-	if !isDir(a.Path) {
+	if !a.isDir(a.Path) {
 		data, err = filesOf(a, ".arrow")
 		return data, "", "", err
 	}
@@ -69,8 +70,8 @@ func hfFiles(a Address) (data []string, indices, state string, err error) {
 		return nil, "", "", err
 	}
 	state = filepath.Join(dir, "state.json")
-	b, err := readSmall(state, maxIndex)
-	if errors.Is(err, os.ErrNotExist) {
+	b, err := a.readSmall(state, maxIndex)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", "", fmt.Errorf("%q has no state.json, as Dataset.save_to_disk writes; name its .arrow files", dir)
 	}
 	if err != nil {
@@ -117,16 +118,18 @@ func (hf) Files(a Address) (files, beside []string, err error) {
 
 // Names are the classes of the label's column.
 func (hf) Names(a Address) ([]string, error) {
-	data, _, _, err := hfFiles(a)
+	if !a.isDir(a.Path) {
+		return nil, nil // files by themselves: classes are numbers
+	}
+	dir, err := hfFolder(a)
 	if err != nil {
 		return nil, err
 	}
-	t, err := openTable(context.Background(), a, data[:1], openPlain)
+	b, err := a.readSmall(filepath.Join(dir, "dataset_info.json"), maxIndex)
 	if err != nil {
-		return nil, err
+		return nil, nil // it is for people; the columns are in the Arrow files
 	}
-	defer t.close()
-	return classesOf(t.columns, t.features), nil
+	return hfClasses(`{"info":` + string(b) + "}"), nil
 }
 
 // openPlain opens a file of the file system.
@@ -157,7 +160,7 @@ type arrowTable struct {
 	rows     int64
 	closers  []io.Closer
 	features map[string]hfFeature
-	columns  []column
+	columns  []arrowColumn
 }
 
 func (t *arrowTable) close() {
@@ -167,7 +170,9 @@ func (t *arrowTable) close() {
 }
 
 // openTable opens files whose rows follow each other.
-func openTable(ctx context.Context, a Address, paths []string, open func(string) (Other, error)) (*arrowTable, error) {
+func openTable(
+	ctx context.Context, a Address, schema *record.Schema, paths []string, open func(string) (Other, error),
+) (*arrowTable, error) {
 	t := &arrowTable{}
 	for _, path := range paths {
 		f, err := open(path)
@@ -176,7 +181,7 @@ func openTable(ctx context.Context, a Address, paths []string, open func(string)
 			return nil, err
 		}
 		t.closers = append(t.closers, f)
-		if err := t.add(ctx, a, f, f.Len()); err != nil {
+		if err := t.add(ctx, a, schema, f, f.Len()); err != nil {
 			t.close()
 			return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 		}
@@ -185,50 +190,46 @@ func openTable(ctx context.Context, a Address, paths []string, open func(string)
 }
 
 // add adds the rows of a file.
-func (t *arrowTable) add(ctx context.Context, a Address, r io.ReaderAt, size int64) error {
+func (t *arrowTable) add(ctx context.Context, a Address, schema *record.Schema, r io.ReaderAt, size int64) error {
 	f, err := arrow.Open(ctx, r, size)
 	if err != nil {
 		return err
 	}
 	features := hfFeatures(f.Schema.Meta)
-	one := table{fields: f.Schema.Fields, features: features}
-	one.isImage = func(c *column) (bool, error) {
+	one := arrowColumns{fields: f.Schema.Fields, features: features}
+	one.isImage = func(c *arrowColumn) (bool, error) {
 		if f.Rows() == 0 {
 			return false, nil
 		}
 		v, err := t.value(f, c, 0)
 		return err == nil && isImageFile(v.Data), nil // what is wrong with the value is said when it is read
 	}
-	columns, err := one.columns(a)
+	if schema == nil && len(t.files) > 0 {
+		first := schemaOf(t.columns)
+		schema = &first
+	}
+	columns, err := one.like(a, schema)
 	if err != nil {
 		return err
 	}
-	if len(t.files) > 0 && f.Rows() > 0 {
-		was, now := schemaOf(t.columns), schemaOf(columns)
-		if !was.Equal(&now) {
-			return fmt.Errorf("its columns are %s, and those of the file before %s", columnWords(columns),
-				columnWords(t.columns))
-		}
-	}
-	if len(t.files) == 0 || t.rows == 0 {
-		t.columns, t.features = columns, features
-	}
+	t.columns, t.features = columns, features
 	t.files, t.first = append(t.files, f), append(t.first, t.rows)
 	t.rows += f.Rows()
 	return nil
 }
 
-func columnWords(columns []column) string {
+// fieldWords describe the fields of a schema.
+func fieldWords(s *record.Schema) string {
 	var out []string
-	for i := range columns {
-		f := &columns[i].field
+	for i := range s.Fields {
+		f := &s.Fields[i]
 		out = append(out, fmt.Sprintf("%q (%s %s %v)", f.Name, f.Kind, f.DType, f.Shape))
 	}
 	return strings.Join(out, ", ")
 }
 
 // value reads one value of a file.
-func (t *arrowTable) value(f *arrow.File, c *column, row int64) (arrow.Value, error) {
+func (t *arrowTable) value(f *arrow.File, c *arrowColumn, row int64) (arrow.Value, error) {
 	leaf, above := c.at(f.Schema.Fields)
 	for _, s := range above {
 		null, err := f.Null(s, row)
@@ -256,7 +257,7 @@ func (hf) Schema(
 	if err != nil {
 		return record.Schema{}, err
 	}
-	t, err := openTable(ctx, a, data, open)
+	t, err := openTable(ctx, a, nil, data, open)
 	if err != nil {
 		return record.Schema{}, err
 	}
@@ -275,7 +276,7 @@ func (h hf) tableOf(ctx context.Context, a Address, f File) (t *arrowTable, indi
 	}
 	if index == "" || filepath.Base(index) != filepath.Base(f.Path) {
 		t = &arrowTable{}
-		return t, nil, t.add(ctx, a, f, f.Size)
+		return t, nil, t.add(ctx, a, f.Schema, f, f.Size)
 	}
 	if indices, err = arrow.Open(ctx, f, f.Size); err != nil {
 		return nil, nil, err
@@ -284,7 +285,7 @@ func (h hf) tableOf(ctx context.Context, a Address, f File) (t *arrowTable, indi
 	if len(s) != 1 || s[0].Kind != arrow.Int || s[0].Bits != 64 {
 		return nil, nil, errors.New("it is no file of indices: it should have one column of 64-bit integers")
 	}
-	t, err = openTable(ctx, a, data, f.Beside)
+	t, err = openTable(ctx, a, f.Schema, data, f.Beside)
 	return t, indices, err
 }
 
@@ -363,10 +364,6 @@ func (h hf) Open(ctx context.Context, a Address, f File) (Rows, error) {
 	t, _, err := h.tableOf(ctx, a, f)
 	if err != nil {
 		return nil, err
-	}
-	if s := schemaOf(t.columns); !s.Equal(f.Schema) {
-		t.close()
-		return nil, fmt.Errorf("its columns are %s, and not those of the dataset", columnWords(t.columns))
 	}
 	return &hfRows{t, a, storedSchema(f.Schema)}, nil
 }

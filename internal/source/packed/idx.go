@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -34,10 +33,14 @@ func (idx) Files(a Address) (files, beside []string, err error) {
 	}
 	for _, dir := range []string{a.Path, filepath.Join(a.Path, "raw")} {
 		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
+		ok, err := a.exists(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok {
 			return []string{path}, []string{labelsOf(path)}, nil
 		}
-		if _, err := os.Stat(path + ".gz"); err == nil {
+		if ok, err := a.exists(path + ".gz"); ok && err == nil {
 			return nil, nil, fmt.Errorf("%q is compressed; unpack it and %s with gunzip", path+".gz",
 				filepath.Base(labelsOf(path))+".gz")
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
@@ -31,9 +30,11 @@ func (lmdbFiles) Files(a Address) (files, beside []string, err error) {
 			return nil, nil, fmt.Errorf("it names more than %d files", maxFiles)
 		}
 		for _, f := range some {
-			if isDir(f) {
+			if a.isDir(f) {
 				f = filepath.Join(f, "data.mdb")
-				if _, err := os.Stat(f); err != nil {
+				if is, err := a.exists(f); err != nil {
+					return nil, nil, err
+				} else if !is {
 					return nil, nil, fmt.Errorf("%q is no LMDB: it has no data.mdb", filepath.Dir(f))
 				}
 			}
@@ -63,8 +64,6 @@ func lmdbMeta(key []byte) bool {
 	return false
 }
 
-var errEnough = errors.New("enough")
-
 // Schema gives key and value; what a value is says ?value=, or the first ones.
 func (lmdbFiles) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
@@ -83,16 +82,16 @@ func (lmdbFiles) Schema(
 			return record.Schema{}, fmt.Errorf("%s: %w", filepath.Base(files[0]), err)
 		}
 	}
-	fields := []record.Field{textField("key")}
+	fields := []record.Field{textFieldOf("key")}
 	switch kind {
 	case lmdbImage:
-		fields = append(fields, imageField("image"))
+		fields = append(fields, imageFieldOf("image"))
 	case lmdbMsgpack:
-		fields = append(fields, imageField("image"), scalarField("label", record.Int64))
+		fields = append(fields, imageFieldOf("image"), scalarFieldOf("label", record.Int64))
 	case lmdbText:
-		fields = append(fields, textField("value"))
+		fields = append(fields, textFieldOf("value"))
 	default:
-		fields = append(fields, bytesField("value"))
+		fields = append(fields, bytesFieldOf("value"))
 	}
 	fields, err = choose(fields, a)
 	return record.Schema{Fields: fields}, err
@@ -161,7 +160,7 @@ func (lmdbFiles) Scan(ctx context.Context, a Address, f File, emit func(Sample) 
 	if err != nil {
 		return found, err
 	}
-	label := f.Schema != nil && labelOf(f.Schema) >= 0
+	label := f.Schema != nil && labelField(f.Schema) >= 0
 	databases, err := db.Each(ctx, func(key []byte, off, size int64) error {
 		switch {
 		case lmdbMeta(key):

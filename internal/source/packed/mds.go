@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,7 +23,7 @@ func (mds) Scheme() string { return "mds" }
 // Files reads index.json.
 func (mds) Files(a Address) (files, beside []string, err error) {
 	path := filepath.Join(a.Path, "index.json")
-	b, err := readSmall(path, maxIndex)
+	b, err := a.readSmall(path, maxIndex)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -51,9 +50,15 @@ func (mds) Files(a Address) (files, beside []string, err error) {
 			return nil, nil, fmt.Errorf("%s: shard %d is named %q, which is no file of the folder", path, i, name)
 		}
 		full := filepath.Join(a.Path, name)
-		if _, err := os.Stat(full); err != nil && s.Compression != nil {
-			return nil, nil, fmt.Errorf("%s: shard %d is compressed (%s), so that no sample in it can be read alone; "+
-				"write the dataset without compression", path, i, *s.Compression)
+		if s.Compression != nil {
+			ok, err := a.exists(full)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !ok {
+				return nil, nil, fmt.Errorf("%s: shard %d is compressed (%s), so that no sample in it can be read alone; "+
+					"write the dataset without compression", path, i, *s.Compression)
+			}
 		}
 		files = append(files, full)
 	}

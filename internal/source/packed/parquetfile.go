@@ -46,7 +46,7 @@ func (parquetFiles) Files(a Address) (files, beside []string, err error) {
 // Names are the classes of the label's column, where Hugging Face datasets wrote the file.
 func (p parquetFiles) Names(a Address) ([]string, error) {
 	files, _, err := p.Files(a)
-	if err != nil || len(files) == 0 {
+	if err != nil || len(files) == 0 || a.At != nil { // an address reads small files only, of a place
 		return nil, err
 	}
 	o, err := openPlain(files[0])
@@ -64,8 +64,8 @@ func (p parquetFiles) Names(a Address) ([]string, error) {
 // parquetTable is an open file and its records' columns.
 type parquetTable struct {
 	*parquet.File
-	table
-	columns []column
+	arrowColumns
+	columns []arrowColumn
 }
 
 // openParquet opens a file. schema is that of the dataset; nil = it is to be found.
@@ -76,14 +76,14 @@ func openParquet(a Address, r interface {
 	if err != nil {
 		return nil, err
 	}
-	t := &parquetTable{File: f, table: table{fields: f.Fields, features: hfFeatures(f.Meta)}}
+	t := &parquetTable{File: f, arrowColumns: arrowColumns{fields: f.Fields, features: hfFeatures(f.Meta)}}
 	t.isImage = t.firstIsImage
-	t.columns, err = t.table.like(a, schema)
+	t.columns, err = t.like(a, schema)
 	return t, err
 }
 
 // firstIsImage looks at the first value of a column.
-func (t *parquetTable) firstIsImage(c *column) (bool, error) {
+func (t *parquetTable) firstIsImage(c *arrowColumn) (bool, error) {
 	if len(t.Groups) == 0 || t.Groups[0].Rows == 0 {
 		return false, nil
 	}
@@ -201,7 +201,7 @@ func (parquetFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &parquetRows{t, a, storedSchema(f.Schema), f.spool(), f.blockKey(a)}, nil
+	return &parquetRows{t, a, storedSchema(f.Schema), f.Spool, f.blockKey(a)}, nil
 }
 
 func (*parquetRows) Close() error { return nil }
@@ -245,11 +245,11 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 }
 
 // like are the columns of a table as a schema has them, which an earlier file of the dataset gave; nil = by themselves.
-func (t *table) like(a Address, schema *record.Schema) ([]column, error) {
+func (t *arrowColumns) like(a Address, schema *record.Schema) ([]arrowColumn, error) {
 	if schema == nil {
 		return t.columns(a)
 	}
-	t.isImage = func(c *column) (bool, error) {
+	t.isImage = func(c *arrowColumn) (bool, error) {
 		return slices.ContainsFunc(schema.Fields, func(f record.Field) bool {
 			return f.Name == c.field.Name && IsImage(&f)
 		}), nil

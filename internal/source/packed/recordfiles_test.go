@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"testing"
 
 	"larder/internal/record"
+	"larder/internal/spool"
 )
 
 // fileSet are files in memory by path; others are read from the disk.
@@ -34,7 +36,8 @@ func (s fileSet) file(path string, schema *record.Schema) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
-	return File{ReaderAt: f, Path: path, Size: f.Len(), Beside: s.open, Schema: schema}, nil
+	return File{ReaderAt: f, Path: path, Size: f.Len(), Beside: s.open, Schema: schema, ID: path,
+		Spool: spool.NewMemory(64 << 20)}, nil
 }
 
 // dataset is an address with what its format gave.
@@ -144,18 +147,18 @@ func formatsPython(t *testing.T) string {
 	return python
 }
 
-// written runs record_files.py and returns the uri of each format that it wrote.
-func written(t *testing.T, out string, seed int, which ...string) map[string]string {
+// written runs record_files.py for seeds and returns the uri of each dataset that it wrote, by SEED/NAME.
+func written(t *testing.T, out, seeds string, which ...string) map[string]string {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
 	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "python", "tests", "record_files.py")
-	cmd := exec.Command(formatsPython(t), append([]string{"-W", "ignore", script, out, fmt.Sprint(seed)}, which...)...)
+	cmd := exec.Command(formatsPython(t), append([]string{"-W", "ignore", script, out, seeds}, which...)...)
 	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "HF_HOME="+out+"/hf-home")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
 	uris := map[string]string{}
-	found, err := filepath.Glob(filepath.Join(out, "*.uri"))
+	found, err := filepath.Glob(filepath.Join(out, "*", "*.uri"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,43 +167,46 @@ func written(t *testing.T, out string, seed int, which ...string) map[string]str
 		if err != nil {
 			t.Fatal(err)
 		}
-		uris[strings.TrimSuffix(filepath.Base(f), ".uri")] = string(b)
+		uris[strings.TrimSuffix(strings.TrimPrefix(f, out+"/"), ".uri")] = string(b)
 	}
 	return uris
 }
 
-// TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample.
+// TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample, and then damages the files of the
+// last seed.
 func TestRecordsAreThoseOfTheFormatsOwnReaders(t *testing.T) {
-	for seed := 1; seed <= 3; seed++ {
-		out := t.TempDir()
-		for name, uri := range written(t, out, seed) {
-			b, err := os.ReadFile(filepath.Join(out, name+".json"))
-			if err != nil {
-				t.Fatal(err)
+	out := t.TempDir()
+	for name, uri := range written(t, out, "1,2,3") {
+		b, err := os.ReadFile(filepath.Join(out, name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []map[string]json.RawMessage
+		if err := json.Unmarshal(b, &want); err != nil {
+			t.Fatal(err)
+		}
+		d, err := describe(uri, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		n := 0
+		err = d.each(nil, func(x Sample, blob []byte, bad error) error {
+			if bad != nil {
+				return fmt.Errorf("sample %d, %s: %w", n, x.Key, bad)
 			}
-			var want []map[string]json.RawMessage
-			if err := json.Unmarshal(b, &want); err != nil {
-				t.Fatal(err)
+			if n++; n > len(want) {
+				return nil
 			}
-			d, err := describe(uri, nil)
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
-			n := 0
-			err = d.each(nil, func(x Sample, blob []byte, bad error) error {
-				if bad != nil {
-					return fmt.Errorf("sample %d, %s: %w", n, x.Key, bad)
-				}
-				if n++; n > len(want) {
-					return nil
-				}
-				return equalFields(&d.schema, blob, want[n-1])
-			})
-			if err != nil || n != len(want) {
-				t.Errorf("seed %d, %s: %d samples, its own reader gives %d: %v", seed, name, n, len(want), err)
-			}
-			t.Logf("seed %d, %s: %d samples are equal", seed, name, n)
+			return equalFields(&d.schema, blob, want[n-1])
+		})
+		if err != nil || n != len(want) {
+			t.Errorf("%s: %d samples, its own reader gives %d: %v", name, n, len(want), err)
+			continue
+		}
+		t.Logf("%s: %d samples are equal", name, n)
+		if strings.HasPrefix(name, "3/") {
+			t.Run(name, func(t *testing.T) { damage(t, d) })
 		}
 	}
 }
@@ -225,58 +231,55 @@ func equalFields(s *record.Schema, blob []byte, want map[string]json.RawMessage)
 	return nil
 }
 
-// TestDamagedRecords cuts and flips the files of each format at 200 places: an error, or samples of records that fit,
-// never many more than there were.
-func TestDamagedRecords(t *testing.T) {
-	for name, uri := range written(t, t.TempDir(), 4) {
-		whole, err := describe(uri, nil)
-		if err != nil {
-			t.Fatal(name, err)
-		}
-		good := map[string]string{}
-		if err := whole.each(nil, func(x Sample, blob []byte, bad error) error {
-			good[x.Key] = string(blob)
-			return bad
-		}); err != nil {
-			t.Fatal(name, err)
-		}
-		path := whole.files[0]
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		refused, bad, other := 0, 0, 0
-		for i := range 400 {
-			at := (i / 2) * len(b) / 200
-			damaged := bytes.Clone(b[:at])
-			if i%2 == 0 {
-				damaged = bytes.Clone(b)
-				damaged[at] ^= 1 << (i / 2 % 8)
-			}
-			s := fileSet{path: damaged}
-			d := whole
-			if d.schema, err = whole.format.Schema(context.Background(), d.Address, d.files, s.open); err != nil {
-				refused++
-				continue
-			}
-			n := 0
-			err := d.each(s, func(x Sample, blob []byte, err error) error {
-				if n++; n > 2*len(good)+10 {
-					return io.ErrShortBuffer
-				}
-				if err != nil {
-					bad++
-				} else if was, ok := good[x.Key]; !ok || was != string(blob) {
-					other++
-				}
-				return nil
-			})
-			if err == io.ErrShortBuffer {
-				t.Errorf("%s, damage %d at byte %d: more than %d samples", name, i, at, n)
-			} else if err != nil {
-				refused++
-			}
-		}
-		t.Logf("%s: of 200 cuts and 200 flips %d refused; %d samples bad, %d other", name, refused, bad, other)
+// damage cuts and flips a file of a dataset at 200 places each: an error, or samples of records that fit, never many
+// more than there were.
+func damage(t *testing.T, whole dataset) {
+	good := map[string]string{}
+	if err := whole.each(nil, func(x Sample, blob []byte, bad error) error {
+		good[x.Key] = string(blob)
+		return bad
+	}); err != nil {
+		t.Fatal(err)
 	}
+	path := whole.files[0]
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, bad, other := 0, 0, 0
+	for i := range 400 {
+		at := (i / 2) * len(b) / 200
+		damaged := bytes.Clone(b[:at])
+		if i%2 == 0 {
+			damaged = bytes.Clone(b)
+			damaged[at] ^= 1 << (i / 2 % 8)
+		}
+		s := fileSet{path: damaged}
+		d := whole
+		if d.schema, err = whole.format.Schema(context.Background(), d.Address, d.files, s.open); err != nil {
+			refused++
+			continue
+		}
+		n := 0
+		err := d.each(s, func(x Sample, blob []byte, err error) error {
+			if n++; n > 2*len(good)+10 {
+				return io.ErrShortBuffer
+			}
+			if err != nil {
+				bad++
+			} else if was, ok := good[x.Key]; !ok || was != string(blob) {
+				other++
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, io.ErrShortBuffer):
+			t.Errorf("damage %d at byte %d: more than %d samples", i, at, n)
+		case err != nil:
+			refused++
+		case i%2 == 1 && at > 0: // an empty TFRecord is one
+			t.Errorf("cut at byte %d of %d, and read", at, len(b))
+		}
+	}
+	t.Logf("of 200 cuts and 200 flips %d refused; %d samples bad, %d other", refused, bad, other)
 }

@@ -255,17 +255,17 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 		case k.kind == bytesFeature && k.high > 1:
 			lists = append(lists, fmt.Sprintf("%q", name))
 		case k.kind == bytesFeature && a.wants("text", name):
-			fields = append(fields, textField(name))
+			fields = append(fields, textFieldOf(name))
 		case k.kind == bytesFeature && always && k.images == s.records && !a.wants("raw", name):
-			fields = append(fields, imageField(name))
+			fields = append(fields, imageFieldOf(name))
 		case k.kind == bytesFeature:
-			fields = append(fields, bytesField(name))
+			fields = append(fields, bytesFieldOf(name))
 		case always && k.low == 1 && k.high == 1:
-			fields = append(fields, scalarField(name, k.kind.dtype()))
+			fields = append(fields, scalarFieldOf(name, k.kind.dtype()))
 		case always && k.low == k.high:
-			fields = append(fields, arrayField(name, k.kind.dtype(), k.low))
+			fields = append(fields, arrayFieldOf(name, k.kind.dtype(), k.low))
 		default:
-			fields = append(fields, arrayField(name, k.kind.dtype(), record.Ragged))
+			fields = append(fields, arrayFieldOf(name, k.kind.dtype(), record.Ragged))
 		}
 	}
 	sortFields(fields)
@@ -287,7 +287,7 @@ func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) e
 	if f.Schema == nil {
 		return Found{}, errNoSchema
 	}
-	label := labelOf(f.Schema)
+	label := labelField(f.Schema)
 	var e example
 	var word [8]byte
 	err := tfRecords(ctx, f, f.Size, func(i, off int64, b []byte) error {

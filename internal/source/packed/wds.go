@@ -33,17 +33,19 @@ func isImage(ext string) bool {
 // Files expands braces and lists; a folder stands for its *.tar.
 func (wds) Files(a Address) (files, beside []string, err error) {
 	for part := range strings.SplitSeq(a.Path, "::") {
-		if isDir(part) {
-			tars, err := listed(part, ".tar")
+		if a.isFolderOfTars(part) {
+			tars, err := a.listed(part, ".tar")
 			if err != nil {
 				return nil, nil, err
 			}
 			files = append(files, tars...)
 			continue
 		}
-		if _, err := os.Lstat(part); err == nil && strings.HasSuffix(part, ".tar") {
-			files = append(files, part) // also one whose name has braces
-			continue
+		if a.At == nil {
+			if _, err := os.Lstat(part); err == nil && strings.HasSuffix(part, ".tar") {
+				files = append(files, part) // also one whose name has braces
+				continue
+			}
 		}
 		some, err := expand(part)
 		if err != nil {
@@ -54,16 +56,31 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 		}
 	}
 	for _, f := range files {
-		for _, z := range []string{".gz", ".tgz", ".zst", ".bz2", ".xz"} {
-			if strings.HasSuffix(f, z) {
-				return nil, nil, fmt.Errorf("%q is compressed, so that no sample in it can be read alone; unpack it to a .tar", f)
-			}
+		if isCompressed(f) {
+			return nil, nil, fmt.Errorf("%q is compressed, so that no sample in it can be read alone; unpack it to a .tar", f)
 		}
 		if !strings.HasSuffix(f, ".tar") {
 			return nil, nil, fmt.Errorf("%q is neither a folder nor does it end in .tar", f)
 		}
 	}
 	return files, nil, unique(files)
+}
+
+// isFolderOfTars reports whether a path stands for the *.tar in it. In a store names decide: to look would be a list.
+func (a *Address) isFolderOfTars(path string) bool {
+	if a.At != nil {
+		return !strings.HasSuffix(path, ".tar") && !strings.Contains(path, "{") && !isCompressed(path)
+	}
+	return a.isDir(path)
+}
+
+func isCompressed(name string) bool {
+	for _, z := range []string{".gz", ".tgz", ".zst", ".bz2", ".xz"} {
+		if strings.HasSuffix(name, z) {
+			return true
+		}
+	}
+	return false
 }
 
 // position reads a file from the front and knows where it is; archive/tar asks for headers only and seeks over the

@@ -1359,7 +1359,9 @@ type Job struct {
 	// workers that can make its samples, of a dataset made by workers: those of other clients included.
 	Workers []*WorkerInfo `protobuf:"bytes,180,rep,name=workers,proto3" json:"workers,omitempty"`
 	// tasks of the job that no worker has.
-	TasksWaiting  uint64 `protobuf:"varint,181,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
+	TasksWaiting uint64 `protobuf:"varint,181,opt,name=tasks_waiting,json=tasksWaiting,proto3" json:"tasks_waiting,omitempty"`
+	// schema of its samples, of a dataset whose format gives records; a batch is what structure says.
+	Schema        *Schema `protobuf:"bytes,182,opt,name=schema,proto3" json:"schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1581,6 +1583,13 @@ func (x *Job) GetTasksWaiting() uint64 {
 		return x.TasksWaiting
 	}
 	return 0
+}
+
+func (x *Job) GetSchema() *Schema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
 }
 
 // WorkerInfo is a worker process of a client, which makes samples.
@@ -7616,7 +7625,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\bcounters\x18\x02 \x01(\v2\x13.larder.v1.CountersR\bcounters\x12\x1f\n" +
 	"\vbad_samples\x18\x03 \x01(\x04R\n" +
 	"badSamples\x12\x12\n" +
-	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\xef\a\n" +
+	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\x9b\b\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -7648,7 +7657,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05owner\x18F \x01(\rR\x05owner\x12\x16\n" +
 	"\x06others\x18G \x01(\bR\x06others\x120\n" +
 	"\aworkers\x18\xb4\x01 \x03(\v2\x15.larder.v1.WorkerInfoR\aworkers\x12$\n" +
-	"\rtasks_waiting\x18\xb5\x01 \x01(\x04R\ftasksWaiting\"\xa5\x01\n" +
+	"\rtasks_waiting\x18\xb5\x01 \x01(\x04R\ftasksWaiting\x12*\n" +
+	"\x06schema\x18\xb6\x01 \x01(\v2\x11.larder.v1.SchemaR\x06schema\"\xa5\x01\n" +
 	"\n" +
 	"WorkerInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
@@ -8269,128 +8279,129 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	99,  // 18: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
 	10,  // 19: larder.v1.Job.wait:type_name -> larder.v1.Wait
 	14,  // 20: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
-	96,  // 21: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
-	17,  // 22: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	99,  // 23: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	97,  // 24: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	6,   // 25: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	13,  // 26: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	19,  // 27: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	20,  // 28: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	23,  // 29: larder.v1.Stats.split:type_name -> larder.v1.Split
-	93,  // 30: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
-	22,  // 31: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	12,  // 32: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,   // 33: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	11,  // 34: larder.v1.Stats.load:type_name -> larder.v1.Load
-	15,  // 35: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
-	24,  // 36: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	5,   // 37: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	13,  // 38: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	27,  // 39: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	32,  // 40: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	13,  // 41: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	13,  // 42: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 43: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	13,  // 44: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	13,  // 45: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	13,  // 46: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 47: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	16,  // 48: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 49: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	98,  // 50: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
-	4,   // 51: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
-	16,  // 52: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 53: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 54: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	16,  // 55: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	18,  // 56: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	18,  // 57: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	19,  // 58: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	23,  // 59: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	19,  // 60: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	23,  // 61: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	69,  // 62: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	21,  // 63: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	74,  // 64: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	75,  // 65: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	76,  // 66: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	77,  // 67: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	5,   // 68: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	97,  // 69: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	97,  // 70: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	97,  // 71: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	97,  // 72: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	97,  // 73: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	78,  // 74: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	6,   // 75: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	97,  // 76: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	21,  // 77: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	13,  // 78: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	82,  // 79: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	97,  // 80: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	99,  // 81: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	97,  // 82: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	99,  // 83: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	8,   // 84: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	7,   // 85: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	25,  // 86: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	35,  // 87: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	37,  // 88: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	39,  // 89: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	41,  // 90: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	43,  // 91: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	45,  // 92: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	47,  // 93: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	51,  // 94: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	53,  // 95: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	49,  // 96: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	55,  // 97: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	57,  // 98: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	59,  // 99: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	61,  // 100: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	63,  // 101: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	65,  // 102: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	67,  // 103: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	28,  // 104: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	30,  // 105: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	33,  // 106: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	70,  // 107: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	72,  // 108: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	84,  // 109: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	86,  // 110: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	79,  // 111: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	26,  // 112: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	36,  // 113: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	38,  // 114: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	40,  // 115: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	42,  // 116: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	44,  // 117: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	46,  // 118: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	48,  // 119: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	52,  // 120: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	54,  // 121: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	50,  // 122: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	56,  // 123: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	58,  // 124: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	60,  // 125: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	62,  // 126: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	64,  // 127: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	66,  // 128: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	68,  // 129: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	29,  // 130: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	31,  // 131: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	34,  // 132: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	71,  // 133: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	73,  // 134: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	85,  // 135: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	87,  // 136: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	80,  // 137: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	112, // [112:138] is the sub-list for method output_type
-	86,  // [86:112] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	4,   // 21: larder.v1.Job.schema:type_name -> larder.v1.Schema
+	96,  // 22: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	17,  // 23: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	99,  // 24: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	97,  // 25: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	6,   // 26: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	13,  // 27: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	19,  // 28: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	20,  // 29: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	23,  // 30: larder.v1.Stats.split:type_name -> larder.v1.Split
+	93,  // 31: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	22,  // 32: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	12,  // 33: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 34: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	11,  // 35: larder.v1.Stats.load:type_name -> larder.v1.Load
+	15,  // 36: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
+	24,  // 37: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	5,   // 38: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	13,  // 39: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	27,  // 40: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	32,  // 41: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	13,  // 42: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	13,  // 43: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 44: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	13,  // 45: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	13,  // 46: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	13,  // 47: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 48: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	16,  // 49: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 50: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	98,  // 51: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	4,   // 52: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
+	16,  // 53: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 54: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 55: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	16,  // 56: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	18,  // 57: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	18,  // 58: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	19,  // 59: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	23,  // 60: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	19,  // 61: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	23,  // 62: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	69,  // 63: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	21,  // 64: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	74,  // 65: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	75,  // 66: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	76,  // 67: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	77,  // 68: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	5,   // 69: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	97,  // 70: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	97,  // 71: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	97,  // 72: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	97,  // 73: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	97,  // 74: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	78,  // 75: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	6,   // 76: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	97,  // 77: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	21,  // 78: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	13,  // 79: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	82,  // 80: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	97,  // 81: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	99,  // 82: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	97,  // 83: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	99,  // 84: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	8,   // 85: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 86: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	25,  // 87: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	35,  // 88: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	37,  // 89: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	39,  // 90: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	41,  // 91: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	43,  // 92: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	45,  // 93: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	47,  // 94: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	51,  // 95: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	53,  // 96: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	49,  // 97: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	55,  // 98: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	57,  // 99: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	59,  // 100: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	61,  // 101: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	63,  // 102: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	65,  // 103: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	67,  // 104: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	28,  // 105: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	30,  // 106: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	33,  // 107: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	70,  // 108: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	72,  // 109: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	84,  // 110: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	86,  // 111: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	79,  // 112: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	26,  // 113: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	36,  // 114: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	38,  // 115: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	40,  // 116: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	42,  // 117: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	44,  // 118: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	46,  // 119: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	48,  // 120: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	52,  // 121: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	54,  // 122: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	50,  // 123: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	56,  // 124: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	58,  // 125: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	60,  // 126: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	62,  // 127: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	64,  // 128: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	66,  // 129: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	68,  // 130: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	29,  // 131: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	31,  // 132: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	34,  // 133: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	71,  // 134: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	73,  // 135: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	85,  // 136: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	87,  // 137: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	80,  // 138: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	113, // [113:139] is the sub-list for method output_type
+	87,  // [87:113] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }

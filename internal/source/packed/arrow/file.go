@@ -114,6 +114,9 @@ func (f *File) message(at int64) (next int64, end bool, err error) {
 	}
 	n, from := int64(int32(le.Uint32(head[:]))), at+4
 	if n == -1 { // before version 0.15 the length came first
+		if at+messageHead > f.size {
+			return 0, false, errors.New("it is cut: the mark of its end is missing")
+		}
 		n, from = int64(int32(le.Uint32(head[4:]))), at+8
 	}
 	if n == 0 {

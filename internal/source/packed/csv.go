@@ -1,0 +1,347 @@
+package packed
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"larder/internal/record"
+)
+
+// csv is tables of text (RFC 4180) with a header: each row is a sample. A column is true or false, whole numbers,
+// numbers (an empty cell is not a number), or text, whatever fits all its cells.
+type csv struct{ identity }
+
+func (csv) Scheme() string { return "csv" }
+
+func (csv) Files(a Address) (files, beside []string, err error) {
+	files, err = filesOf(a, withPackings(".csv", ".tsv", ".txt")...)
+	return files, nil, err
+}
+
+// delimiters by the name that ?delimiter= gives them.
+var delimiters = map[string]byte{"comma": ',', "semicolon": ';', "tab": '\t', "pipe": '|'}
+
+// delimiter is what separates the cells of a file.
+func delimiter(a Address, path string) byte {
+	if d, ok := delimiters[a.Args["delimiter"]]; ok {
+		return d
+	}
+	if strings.HasSuffix(unpacked(path), ".tsv") {
+		return '\t'
+	}
+	return ','
+}
+
+// cells splits a row. They point into b or scratch.
+func cells(dst [][]byte, b []byte, comma byte) ([][]byte, error) {
+	for {
+		if len(b) == 0 || b[0] != '"' {
+			end := bytes.IndexByte(b, comma)
+			cell := b
+			if end >= 0 {
+				cell = b[:end]
+			}
+			if bytes.IndexByte(cell, '"') >= 0 {
+				return dst, fmt.Errorf("cell %d has a double quote inside; quote the cell, and double its quotes", len(dst)+1)
+			}
+			dst = append(dst, cell)
+			if end < 0 {
+				return dst, nil
+			}
+			b = b[end+1:]
+			continue
+		}
+		cell, rest, err := quotedCell(b[1:])
+		if err != nil {
+			return dst, fmt.Errorf("cell %d %w", len(dst)+1, err)
+		}
+		dst = append(dst, cell)
+		switch {
+		case len(rest) == 0:
+			return dst, nil
+		case rest[0] != comma:
+			return dst, fmt.Errorf("cell %d goes on after its double quote", len(dst))
+		}
+		b = rest[1:]
+	}
+}
+
+// quotedCell reads a cell behind its opening quote.
+func quotedCell(b []byte) (cell, rest []byte, err error) {
+	from := 0
+	for {
+		i := bytes.IndexByte(b[from:], '"')
+		if i < 0 {
+			return nil, nil, errors.New("has no closing double quote")
+		}
+		i += from
+		if i+1 == len(b) || b[i+1] != '"' {
+			return append(cell, b[:i]...), b[i+1:], nil
+		}
+		cell = append(cell, b[:i+1]...)
+		b, from = b[i+2:], 0
+	}
+}
+
+// table is what is known of a CSV file while it is read.
+type table struct {
+	names []string
+	comma byte
+	row   [][]byte
+}
+
+// take splits a row, the first of which has the names; data = it is a sample.
+func (t *table) take(x line) (data bool, err error) {
+	if len(x.text) == 0 && len(t.names) != 1 {
+		return false, nil
+	}
+	if err := validText(x.text); err != nil {
+		return false, err
+	}
+	if t.row, err = cells(t.row[:0], x.text, t.comma); err != nil {
+		return false, err
+	}
+	if t.names == nil {
+		seen := map[string]bool{}
+		for i, c := range t.row {
+			name := string(bytes.TrimSpace(c))
+			if name == "" || seen[name] {
+				return false, fmt.Errorf("the header has %q as the name of column %d, and each needs one of its own", name, i+1)
+			}
+			seen[name] = true
+			t.names = append(t.names, name)
+		}
+		return false, nil
+	}
+	if len(t.row) != len(t.names) {
+		return false, fmt.Errorf("it has %d cells, and the header %d", len(t.row), len(t.names))
+	}
+	return true, nil
+}
+
+// forRows calls f for every row of a file but the header.
+func (t *table) forRows(ctx context.Context, path string, r File, f func(line) error) error {
+	return forLines(ctx, path, r, r.Size, true, func(x line) error {
+		data, err := t.take(x)
+		if err == nil && data {
+			err = f(x)
+		}
+		if err != nil {
+			return fmt.Errorf("row %d, at byte %d: %w", x.n+1, x.off, err)
+		}
+		return nil
+	})
+}
+
+// column is what the cells of a column may be: a bit each.
+type column struct{ notBool, notInt, notFloat, empty, any bool }
+
+func (c *column) take(b []byte) {
+	if len(b) == 0 {
+		c.empty = true
+		return
+	}
+	c.any = true
+	s := string(b)
+	if !c.notBool {
+		_, ok := boolOf(s)
+		c.notBool = !ok
+	}
+	if !c.notInt {
+		_, err := strconv.ParseInt(s, 10, 64)
+		c.notInt = err != nil
+	}
+	if !c.notFloat {
+		_, err := floatOf(s)
+		c.notFloat = err != nil
+	}
+}
+
+func (c *column) shape() shape {
+	switch {
+	case c.any && !c.notBool && !c.empty:
+		return shape{kind: kindBool}
+	case c.any && !c.notInt && !c.empty:
+		return shape{kind: kindInt}
+	case c.any && !c.notFloat:
+		return shape{kind: kindFloat}
+	}
+	return shape{kind: kindText}
+}
+
+func boolOf(s string) (v, ok bool) {
+	switch s {
+	case "true", "True", "TRUE":
+		return true, true
+	case "false", "False", "FALSE":
+		return false, true
+	}
+	return false, false
+}
+
+// floatOf reads a number as people write it: no hexadecimal ones, no underscores.
+func floatOf(s string) (float64, error) {
+	if strings.ContainsAny(s, "xXpP_") {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseFloat(s, 64)
+}
+
+func (csv) Schema(
+	ctx context.Context, a Address, files []string, open func(string) (Other, error),
+) (record.Schema, error) {
+	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other) (*shapes, error) {
+		return inferCSV(ctx, a, path, f)
+	})
+	if err != nil {
+		return record.Schema{}, err
+	}
+	if err := all.chosen(a); err != nil {
+		return record.Schema{}, err
+	}
+	return all.schema(), nil
+}
+
+func inferCSV(ctx context.Context, a Address, path string, f Other) (*shapes, error) {
+	t := &table{comma: delimiter(a, path)}
+	var columns []column
+	rows := 0
+	err := t.forRows(ctx, path, File{ReaderAt: f, Size: f.Len()}, func(line) error {
+		if rows++; rows == 1 {
+			columns = make([]column, len(t.names))
+		}
+		for i := range t.row {
+			columns[i].take(t.row[i])
+		}
+		return nil
+	})
+	if err != nil || rows == 0 {
+		return nil, err
+	}
+	s := &shapes{names: t.names, of: map[string]shape{}}
+	for i, name := range t.names {
+		s.of[name] = columns[i].shape()
+	}
+	return s, nil
+}
+
+func (csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f, quoted: true}
+	t := &table{comma: delimiter(a, f.Path)}
+	label, at := labelOf(f.Schema), -1
+	err := t.forRows(ctx, f.Path, f, func(x line) error {
+		if at < 0 {
+			at = len(t.names)
+			for i, name := range t.names {
+				if name == label {
+					at = i
+				}
+			}
+		}
+		s := l.sample(x)
+		if at < len(t.row) {
+			s.Label = labelFrom(t.row[at])
+		}
+		return emit(s)
+	})
+	return Found{}, err
+}
+
+type csvRows struct {
+	lines
+	schema *record.Schema
+	comma  byte
+	column []int // of each field
+	cells  int   // of a row
+}
+
+func (csv) Open(ctx context.Context, a Address, f File) (Rows, error) {
+	r := &csvRows{lines: lines{f: f, quoted: true}, schema: f.Schema, comma: delimiter(a, f.Path)}
+	t := &table{comma: r.comma}
+	err := forLines(ctx, f.Path, f, f.Size, true, func(x line) error {
+		if _, err := t.take(x); err != nil {
+			return err
+		}
+		if t.names == nil {
+			return nil
+		}
+		return errEnough
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("its header: %w", err)
+	}
+	r.cells = len(t.names)
+	for i := range f.Schema.Fields {
+		at := -1
+		for k, name := range t.names {
+			if name == f.Schema.Fields[i].Name {
+				at = k
+			}
+		}
+		if at < 0 {
+			return nil, fmt.Errorf("it has no column %q", f.Schema.Fields[i].Name)
+		}
+		r.column = append(r.column, at)
+	}
+	return r, nil
+}
+
+var errEnough = errors.New("enough was read")
+
+func (r *csvRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	b, err := r.read(ctx, nil, s)
+	if err != nil {
+		return dst, err
+	}
+	row, err := cells(make([][]byte, 0, r.cells), b, r.comma)
+	if err == nil && len(row) != r.cells {
+		err = fmt.Errorf("it has %d cells, and the header %d", len(row), r.cells)
+	}
+	values := make([]record.Content, len(r.column))
+	for i := range r.column {
+		if err == nil {
+			values[i], err = cellContent(row[r.column[i]], &r.schema.Fields[i])
+		}
+	}
+	if err != nil {
+		return dst, fmt.Errorf("the row at %d: %w", s.Off, err)
+	}
+	return record.Append(dst, r.schema, values)
+}
+
+func (*csvRows) Close() error { return nil }
+
+// cellContent encodes a cell as a field of the schema.
+func cellContent(b []byte, f *record.Field) (record.Content, error) {
+	if f.Kind == record.Text {
+		return record.Content{Data: b}, nil
+	}
+	s := string(b)
+	switch f.DType {
+	case record.Bool:
+		v, ok := boolOf(s)
+		if !ok {
+			return record.Content{}, fmt.Errorf("field %s: %.40q is neither true nor false", f.Name, s)
+		}
+		data := []byte{0}
+		if v {
+			data[0] = 1
+		}
+		return record.Content{Data: data}, nil
+	case record.Int64:
+		n, err := strconv.ParseInt(s, 10, 64)
+		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, uint64(n))}, inValue(f, err)
+	default:
+		x, err := math.NaN(), error(nil)
+		if s != "" {
+			x, err = floatOf(s)
+		}
+		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))}, inValue(f, err)
+	}
+}

@@ -1,0 +1,196 @@
+package packed
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"larder/internal/record"
+)
+
+// jsonl is lines of JSON objects, each a sample. Numbers, text, true and false are values; lists of numbers are arrays;
+// everything else stays JSON, as text. All lines have the same fields, of the same types.
+type jsonl struct{ identity }
+
+func (jsonl) Scheme() string { return "jsonl" }
+
+func (jsonl) Files(a Address) (files, beside []string, err error) {
+	files, err = filesOf(a, withPackings(".jsonl", ".json", ".ndjson")...)
+	return files, nil, err
+}
+
+func (jsonl) Schema(
+	ctx context.Context, a Address, files []string, open func(string) (Other, error),
+) (record.Schema, error) {
+	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other) (*shapes, error) {
+		return inferJSON(ctx, a, path, f)
+	})
+	if err != nil {
+		return record.Schema{}, err
+	}
+	if err := all.chosen(a); err != nil {
+		return record.Schema{}, err
+	}
+	return all.schema(), nil
+}
+
+// inferJSON looks at every line of a file; nil = it has none.
+func inferJSON(ctx context.Context, a Address, path string, f Other) (*shapes, error) {
+	s := &shapes{of: map[string]shape{}}
+	wanted := a.Fields()
+	first := true
+	err := forLines(ctx, path, f, f.Len(), false, func(x line) error {
+		if len(bytes.TrimSpace(x.text)) == 0 {
+			return nil
+		}
+		if err := s.object(x.text, wanted, first); err != nil {
+			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, err)
+		}
+		first = false
+		return nil
+	})
+	if err != nil || first {
+		return nil, err
+	}
+	return s, nil
+}
+
+// object takes a line. wanted are the fields that are looked at; nil = all.
+func (s *shapes) object(b []byte, wanted []string, first bool) error {
+	if err := validText(b); err != nil {
+		return err
+	}
+	seen := make(map[string]bool, len(s.names))
+	err := splitObject(b, func(key string, raw []byte) error {
+		if wanted != nil && !slices.Contains(wanted, key) {
+			return nil
+		}
+		if seen[key] {
+			return fmt.Errorf("it has %.80q twice", key)
+		}
+		seen[key] = true
+		is, err := shapeOf(raw)
+		if err != nil {
+			return fmt.Errorf("%.80q %w", key, err)
+		}
+		was, ok := s.of[key]
+		switch {
+		case !ok && !first:
+			return fmt.Errorf("it has a %.80q, and the lines before have none", key)
+		case !ok:
+			s.names = append(s.names, key)
+			s.of[key] = is
+			return nil
+		}
+		joined, fits := was.join(is)
+		if !fits {
+			return fmt.Errorf("%.80q is %s, and %s in the lines before", key, is, was)
+		}
+		s.of[key] = joined
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range s.names {
+		if !seen[name] {
+			return fmt.Errorf("it has no %.80q, as the lines before; records have no missing values", name)
+		}
+	}
+	return nil
+}
+
+func (jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f}
+	label := labelOf(f.Schema)
+	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+		if len(bytes.TrimSpace(x.text)) == 0 {
+			return nil
+		}
+		s := l.sample(x)
+		s.Size = max(s.Size, 1)
+		if label == "" {
+			return emit(s)
+		}
+		err := splitObject(x.text, func(key string, raw []byte) error {
+			if key == label {
+				s.Label = labelFrom(raw)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, err)
+		}
+		return emit(s)
+	})
+	return Found{}, err
+}
+
+// labelOf is the field that is the label of samples as well: a whole number with one of the usual names.
+func labelOf(s *record.Schema) string {
+	for _, name := range labelNames {
+		for i := range s.Fields {
+			if f := &s.Fields[i]; f.Name == name && f.Kind == record.Scalar && f.DType == record.Int64 {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// labelFrom is a label that a class can have; -1 = it is none.
+func labelFrom(raw []byte) int64 {
+	b, err := appendNumber(nil, raw, record.Int64)
+	if err != nil {
+		return -1
+	}
+	if n := int64(binary.LittleEndian.Uint64(b)); n >= 0 && n <= math.MaxInt32 {
+		return n
+	}
+	return -1
+}
+
+type jsonRows struct {
+	lines
+	schema *record.Schema
+	index  map[string]int
+}
+
+func (jsonl) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	r := &jsonRows{lines: lines{f: f}, schema: f.Schema, index: map[string]int{}}
+	for i := range f.Schema.Fields {
+		r.index[f.Schema.Fields[i].Name] = i
+	}
+	return r, nil
+}
+
+func (r *jsonRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	b, err := r.read(ctx, nil, s)
+	if err != nil {
+		return dst, err
+	}
+	values := make([]record.Content, len(r.schema.Fields))
+	seen := 0
+	err = splitObject(b, func(key string, raw []byte) error {
+		i, ok := r.index[key]
+		if !ok {
+			return nil
+		}
+		seen++
+		v, err := contentOf(raw, &r.schema.Fields[i])
+		values[i] = v
+		return err
+	})
+	if err == nil && seen != len(values) {
+		err = fmt.Errorf("it has %d of the %d fields", seen, len(values))
+	}
+	if err != nil {
+		return dst, fmt.Errorf("the line at %d: %w", s.Off, err)
+	}
+	return record.Append(dst, r.schema, values)
+}
+
+func (*jsonRows) Close() error { return nil }

@@ -1,0 +1,64 @@
+package packed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"larder/internal/record"
+)
+
+// text is lines of UTF-8: each is a sample with the field text.
+type text struct{ identity }
+
+const textName = "text"
+
+func (text) Scheme() string { return "text" }
+
+func (text) Files(a Address) (files, beside []string, err error) {
+	files, err = filesOf(a, withPackings(".txt", ".text", ".md", ".log", ".raw", ".tok", ".tokens")...)
+	return files, nil, err
+}
+
+func (text) Schema(
+	context.Context, Address, []string, func(string) (Other, error),
+) (record.Schema, error) {
+	return record.Schema{Fields: []record.Field{textField(textName)}}, nil
+}
+
+func textField(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Text, DType: record.Uint8, Shape: []int64{record.Ragged}}
+}
+
+func (text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f}
+	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+		if !utf8.Valid(x.text) {
+			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, errNoUTF8)
+		}
+		return emit(l.sample(x))
+	})
+	return Found{}, err
+}
+
+var errNoUTF8 = errors.New("it is not UTF-8; convert the file (iconv -t UTF-8)")
+
+type textRows struct {
+	lines
+	schema *record.Schema
+}
+
+func (text) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	return &textRows{lines{f: f}, f.Schema}, nil
+}
+
+func (r *textRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	b, err := r.read(ctx, nil, s)
+	if err != nil {
+		return dst, err
+	}
+	return record.Append(dst, r.schema, []record.Content{{Data: b}})
+}
+
+func (*textRows) Close() error { return nil }
