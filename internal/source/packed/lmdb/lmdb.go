@@ -64,7 +64,7 @@ func Open(ctx context.Context, r io.ReaderAt, size int64, name string) (*DB, err
 	if err != nil {
 		return nil, err
 	}
-	if d.last < 1 || d.last >= uint64((size+d.page-1)/d.page) {
+	if d.last < 1 || d.last >= uint64(size/d.page) {
 		return nil, fmt.Errorf("its last page is %d of %d bytes, and the file has %d bytes: it is cut", d.last, d.page, size)
 	}
 	if err := d.check(); err != nil || name == "" {

@@ -84,7 +84,7 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 	if err := f.groups(); err != nil {
 		return nil, err
 	}
-	var b builder
+	b := builder{logical: logicalTypes(f.meta.Schema)}
 	for _, node := range file.Schema().Fields() {
 		field, err := b.field(node, node.Name(), 0, nil)
 		if err != nil {

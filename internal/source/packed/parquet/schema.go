@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	pq "github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/deprecated"
+	"github.com/parquet-go/parquet-go/format"
 
 	"larder/internal/source/packed/arrow"
 )
@@ -18,8 +20,9 @@ type leaf struct {
 
 // builder makes fields of a Parquet schema and numbers the leaves.
 type builder struct {
-	leaves []leaf
-	nodes  int
+	leaves  []leaf
+	nodes   int
+	logical []string // of each leaf: the library drops those that it does not know
 }
 
 const maxNodes = 1 << 14
@@ -37,7 +40,7 @@ func (b *builder) field(node pq.Field, name string, def int, lists []int) (arrow
 		def++
 		inner := arrow.Field{Name: "element"}
 		err := b.content(&inner, node, def, append(lists[:len(lists):len(lists)], def))
-		f.Kind, f.Inner = arrow.List, []arrow.Field{inner}
+		f.Kind, f.Inner, f.Column = arrow.List, []arrow.Field{inner}, inner.Column
 		return f, err
 	}
 	return f, b.content(&f, node, def, lists)
@@ -45,7 +48,10 @@ func (b *builder) field(node pq.Field, name string, def int, lists []int) (arrow
 
 func (b *builder) content(f *arrow.Field, node pq.Field, def int, lists []int) error {
 	if node.Leaf() {
-		leafKind(f, node.Type())
+		if len(b.leaves) >= len(b.logical) {
+			return errFooter
+		}
+		leafKind(f, node.Type(), b.logical[len(b.leaves)])
 		f.Column = len(b.leaves)
 		b.leaves = append(b.leaves, leaf{field: *f, lists: lists, most: def})
 		return nil
@@ -60,12 +66,12 @@ func (b *builder) content(f *arrow.Field, node pq.Field, def int, lists []int) e
 		element := inner[0]
 		if e := element; !e.Leaf() && len(e.Fields()) == 1 {
 			x, err := b.field(e.Fields()[0], "element", def, lists)
-			f.Inner = []arrow.Field{x}
+			f.Inner, f.Column = []arrow.Field{x}, x.Column
 			return err
 		}
 		x := arrow.Field{Name: "element"}
 		err := b.content(&x, element, def, lists)
-		f.Inner = []arrow.Field{x}
+		f.Inner, f.Column = []arrow.Field{x}, x.Column
 		return err
 	}
 	f.Kind = arrow.Struct
@@ -82,12 +88,28 @@ func (b *builder) content(f *arrow.Field, node pq.Field, def int, lists []int) e
 	return nil
 }
 
-// leafKind says what a leaf's values are.
-func leafKind(f *arrow.Field, t pq.Type) {
-	logical := ""
-	if l := t.LogicalType(); l != nil {
-		logical = fmt.Sprint(l)
+// logicalTypes are the names of the logical types of a file's leaves.
+func logicalTypes(schema []format.SchemaElement) []string {
+	var out []string
+	for i := range schema {
+		e := &schema[i]
+		if !e.Type.Valid {
+			continue
+		}
+		name := e.LogicalType.String()
+		if c := e.ConvertedType; name == "" && c.Valid { // files of before logical types
+			name = map[deprecated.ConvertedType]string{deprecated.UTF8: "STRING", deprecated.Enum: "ENUM",
+				deprecated.Json: "JSON", deprecated.Decimal: "DECIMAL", deprecated.Uint8: "INT(8,false)",
+				deprecated.Uint16: "INT(16,false)", deprecated.Uint32: "INT(32,false)", deprecated.Uint64: "INT(64,false)",
+				deprecated.Int8: "INT(8,true)", deprecated.Int16: "INT(16,true)"}[c.V]
+		}
+		out = append(out, name)
 	}
+	return out
+}
+
+// leafKind says what a leaf's values are.
+func leafKind(f *arrow.Field, t pq.Type, logical string) {
 	switch t.Kind() {
 	case pq.Boolean:
 		f.Kind = arrow.Bool
