@@ -111,7 +111,7 @@ func (d *dataset) each(s fileSet, f func(x Sample, blob []byte, bad error) error
 	return nil
 }
 
-// fields are the values of a record as record_files.py writes them.
+// fields are the values of a record as table_files.py writes them.
 func fields(s *record.Schema, blob []byte) (map[string]string, error) {
 	v, err := record.Open(blob)
 	if err != nil {
@@ -147,11 +147,11 @@ func formatsPython(t *testing.T) string {
 	return python
 }
 
-// written runs record_files.py for seeds and returns the uri of each dataset that it wrote, by SEED/NAME.
+// written runs table_files.py for seeds and returns the uri of each dataset that it wrote, by SEED/NAME.
 func written(t *testing.T, out, seeds string, which ...string) map[string]string {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
-	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "python", "tests", "record_files.py")
+	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "python", "tests", "table_files.py")
 	cmd := exec.Command(formatsPython(t), append([]string{"-W", "ignore", script, out, seeds}, which...)...)
 	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "HF_HOME="+out+"/hf-home")
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -1,7 +1,7 @@
 """Writes datasets of records with their formats' own writers, and reads them with their own readers; run by tests in the
 environment that internal/tools/setup.sh makes of internal/tools/python/formats.txt.
 
-    record_files.py OUT SEED[,SEED...] [FORMAT...]
+    table_files.py OUT SEED[,SEED...] [FORMAT...]
 
 For each seed and format it writes OUT/SEED/FORMAT and OUT/SEED/FORMAT.json: for each sample, in order, {field: [dtype, dims, sha256]}; the
 dtype of images and bytes is "bytes", of text "text". OUT/SEED/FORMAT.uri is what larder is to read.
