@@ -55,6 +55,7 @@ var packedHint = map[string]string{
 	"jsonl":    "write jsonl:FILE.jsonl, jsonl:DIR, or several joined by ::; .gz and .zst are unpacked",
 	"csv":      "write csv:FILE.csv, csv:DIR, or several joined by ::; .gz and .zst are unpacked",
 	"text":     "write text:FILE.txt, text:DIR, or several joined by ::; .gz and .zst are unpacked",
+	"npz":      "write npz:FILE.npz, npz:DIR, or several joined by ::, with ?fields=a,b for some of the arrays",
 	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
 	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }

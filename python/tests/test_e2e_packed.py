@@ -154,5 +154,5 @@ def test_missing_shards_and_unknown_schemes_say_what_to_do(real, tmp_path):
     assert "name the files that are there" in str(e.value)
     with pytest.raises(larder.Error, match="did you mean wds:"):
         real(f"wdz:{tmp_path}", batch_size=2)
-    with pytest.raises(larder.Error, match="takes no \\?split"):
+    with pytest.raises(larder.Error, match="knows no \\?split=, only \\?fields="):
         real(f"wds:{tmp_path}?split=test", batch_size=2)

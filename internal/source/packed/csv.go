@@ -185,6 +185,9 @@ func boolOf(s string) (v, ok bool) {
 	return false, false
 }
 
+// notANumber has the bits that NumPy's nan has; Go's have another last one.
+const notANumber = 0x7ff8000000000000
+
 // floatOf reads a number as people write it: no hexadecimal ones, no underscores.
 func floatOf(s string) (float64, error) {
 	if strings.ContainsAny(s, "xXpP_") {
@@ -224,7 +227,7 @@ func inferCSV(ctx context.Context, a Address, path string, f Other) (*shapes, er
 	if err != nil || rows == 0 {
 		return nil, err
 	}
-	s := &shapes{names: t.names, of: map[string]shape{}}
+	s := &shapes{names: t.names, all: t.names, of: map[string]shape{}}
 	for i, name := range t.names {
 		s.of[name] = columns[i].shape()
 	}
@@ -338,10 +341,13 @@ func cellContent(b []byte, f *record.Field) (record.Content, error) {
 		n, err := strconv.ParseInt(s, 10, 64)
 		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, uint64(n))}, inValue(f, err)
 	default:
-		x, err := math.NaN(), error(nil)
+		bits, err := uint64(notANumber), error(nil)
 		if s != "" {
-			x, err = floatOf(s)
+			var x float64
+			if x, err = floatOf(s); !math.IsNaN(x) {
+				bits = math.Float64bits(x)
+			}
 		}
-		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))}, inValue(f, err)
+		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, bits)}, inValue(f, err)
 	}
 }

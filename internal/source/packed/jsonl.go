@@ -65,6 +65,9 @@ func (s *shapes) object(b []byte, wanted []string, first bool) error {
 	}
 	seen := make(map[string]bool, len(s.names))
 	err := splitObject(b, func(key string, raw []byte) error {
+		if first {
+			s.all = append(s.all, key)
+		}
 		if wanted != nil && !slices.Contains(wanted, key) {
 			return nil
 		}

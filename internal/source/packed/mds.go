@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -117,13 +118,18 @@ func parseColumns(b []byte) (columns, error) {
 			c.label = i
 		}
 	}
+	return c, nil
+}
+
+// needImage refuses a shard without images, whose samples were to be an image and a label.
+func (c *columns) needImage() error {
 	if c.image < 0 {
 		if i := slices.Index(c.Encodings, "pil"); i >= 0 {
-			return c, fmt.Errorf("column %q stores raw pixels (pil); write it as jpeg or png", c.Names[i])
+			return fmt.Errorf("column %q stores raw pixels (pil); write it as jpeg or png", c.Names[i])
 		}
-		return c, fmt.Errorf("no column is a jpeg or png: it has %s", strings.Join(c.Encodings, ", "))
+		return fmt.Errorf("no column is a jpeg or png: it has %s", strings.Join(c.Encodings, ", "))
 	}
-	return c, nil
+	return nil
 }
 
 const (
@@ -134,39 +140,65 @@ const (
 	offsetsAtOnce = 1 << 16
 )
 
-func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
-	found := Found{Skipped: map[string]int{}}
+// shard is the head of a file.
+type shard struct {
+	columns
+	io.ReaderAt
+	n       int64  // samples
+	offsets []byte // of samples from a multiple of offsetsAtOnce on
+}
+
+// openShard reads the head of a file of so many bytes.
+func openShard(r io.ReaderAt, size int64) (*shard, error) {
 	var word [4]byte
-	if _, err := f.ReadAt(word[:], 0); err != nil {
-		return found, fmt.Errorf("read the number of samples: %w", err)
+	if _, err := r.ReadAt(word[:], 0); err != nil {
+		return nil, fmt.Errorf("read the number of samples: %w", err)
 	}
-	n := int64(binary.LittleEndian.Uint32(word[:]))
-	table := 4 + 4*(n+1)
-	if table > f.Size || f.Size > math.MaxUint32 { // offsets have 32 bits
-		return found, fmt.Errorf("it says %d samples, whose offsets do not fit its %d bytes", n, f.Size)
+	s := &shard{ReaderAt: r, n: int64(binary.LittleEndian.Uint32(word[:]))}
+	table := 4 + 4*(s.n+1)
+	if table > size || size > math.MaxUint32 { // offsets have 32 bits
+		return nil, fmt.Errorf("it says %d samples, whose offsets do not fit its %d bytes", s.n, size)
 	}
-	offsets := make([]byte, 4*min(n+1, offsetsAtOnce+1)) // those from sample `from` on
-	load := func(from int64) error {
-		offsets = offsets[:4*min(n+1-from, offsetsAtOnce+1)]
-		_, err := f.ReadAt(offsets, 4+4*from)
-		return err
+	s.offsets = make([]byte, 4*min(s.n+1, offsetsAtOnce+1))
+	if err := s.load(0); err != nil {
+		return nil, fmt.Errorf("read offsets: %w", err)
 	}
-	offset := func(i int64) int64 { return int64(binary.LittleEndian.Uint32(offsets[4*i:])) }
-	if err := load(0); err != nil {
-		return found, fmt.Errorf("read offsets: %w", err)
-	}
-	first := offset(0)
-	if first < table || first-table > maxHeader || first > f.Size {
-		return found, fmt.Errorf("its first sample is at byte %d of %d, and the offsets end at %d", first, f.Size, table)
+	first := s.offset(0)
+	if first < table || first-table > maxHeader || first > size {
+		return nil, fmt.Errorf("its first sample is at byte %d of %d, and the offsets end at %d", first, size, table)
 	}
 	head := make([]byte, first-table)
-	if _, err := f.ReadAt(head, table); err != nil {
-		return found, fmt.Errorf("read its header: %w", err)
+	if _, err := r.ReadAt(head, table); err != nil {
+		return nil, fmt.Errorf("read its header: %w", err)
 	}
-	c, err := parseColumns(head)
+	var err error
+	s.columns, err = parseColumns(head)
+	return s, err
+}
+
+func (s *shard) load(from int64) error {
+	s.offsets = s.offsets[:4*min(s.n+1-from, offsetsAtOnce+1)]
+	_, err := s.ReadAt(s.offsets, 4+4*from)
+	return err
+}
+
+func (s *shard) offset(i int64) int64 { return int64(binary.LittleEndian.Uint32(s.offsets[4*i:])) }
+
+func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	found := Found{Skipped: map[string]int{}}
+	c, err := openShard(f, f.Size)
 	if err != nil {
 		return found, err
 	}
+	if f.Schema == nil {
+		err = c.needImage()
+	} else if err = c.fits(f.Schema); c.label >= 0 && c.Encodings[c.label] == "str" {
+		c.label = -1
+	}
+	if err != nil {
+		return found, err
+	}
+	n := c.n
 	buf := make([]byte, 4*c.varying)
 	for i := range n {
 		if i&255 == 255 && ctx.Err() != nil {
@@ -174,13 +206,20 @@ func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		}
 		k := i % offsetsAtOnce
 		if k == 0 && i > 0 {
-			if err := load(i); err != nil {
+			if err := c.load(i); err != nil {
 				return found, fmt.Errorf("read offsets of sample %d: %w", i, err)
 			}
 		}
-		s, err := c.sample(f, offset(k), offset(k+1), buf)
+		s, err := c.sample(f, c.offset(k), c.offset(k+1), buf)
 		if err != nil {
-			return found, fmt.Errorf("sample %d, at byte %d: %w", i, offset(k), err)
+			return found, fmt.Errorf("sample %d, at byte %d: %w", i, c.offset(k), err)
+		}
+		if f.Schema != nil {
+			s.Off, s.Size = c.offset(k), c.offset(k+1)-c.offset(k)
+			if s.Label > math.MaxInt32 {
+				s.Label = -1
+			}
+			s.Label = max(s.Label, -1)
 		}
 		s.Key = rowKey(i)
 		if err := emit(s); err != nil {
@@ -188,7 +227,7 @@ func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		}
 	}
 	for i, name := range c.Names {
-		if i != c.image && i != c.label && n > 0 {
+		if i != c.image && i != c.label && n > 0 && f.Schema == nil {
 			found.Skipped["column "+name] += int(n)
 		}
 	}

@@ -142,7 +142,7 @@ func (x *array) parse(text string) error {
 		return fmt.Errorf("it is a structured array: %.100s; save each of its fields as an array of its own (numpy.savez)",
 			descr)
 	}
-	if descr, _, _ = strings.Cut(strings.TrimPrefix(descr, "'"), "'"); len(descr) < 3 {
+	if descr, _, _ = strings.Cut(strings.TrimPrefix(descr, "'"), "'"); len(descr) < 2 {
 		return fmt.Errorf("its dtype is %.100q", descr)
 	}
 	if x.dtype, x.swap, err = dtypeOf(descr); err != nil {
@@ -269,6 +269,27 @@ type openArray struct {
 	array
 	io.ReaderAt
 	row int64 // bytes of a row
+	// rows gives a row of an array that is unpacked elsewhere; nil = it is read.
+	rows func(ctx context.Context, dst []byte, row int64) ([]byte, error)
+}
+
+// read reads row i to dst, which has its size.
+func (x *openArray) read(ctx context.Context, dst []byte, i int64) error {
+	if x.rows != nil {
+		b, err := x.rows(ctx, dst[:0], i)
+		if err == nil && len(b) != len(dst) {
+			err = fmt.Errorf("row %d has %d bytes, not %d", i, len(b), len(dst))
+		}
+		if err == nil && len(b) > 0 && &b[0] != &dst[0] {
+			copy(dst, b)
+		}
+		return err
+	}
+	at := x.at + i*x.row
+	if n, err := x.ReadAt(dst, at); n < len(dst) {
+		return fmt.Errorf("row %d, at byte %d: %w", i, at, err)
+	}
+	return nil
 }
 
 func newArrayRows(schema *record.Schema, arrays []openArray) (*arrayRows, error) {
@@ -291,7 +312,7 @@ func (npy) Open(_ context.Context, _ Address, f File) (Rows, error) {
 	return newArrayRows(f.Schema, []openArray{{array: x, ReaderAt: f}})
 }
 
-func (r *arrayRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *arrayRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	from := len(dst)
 	dst = slices.Grow(dst, int(r.size))[:from+int(r.size)]
 	for i, room := range r.schema.Frame(dst[from:], r.dims) {
@@ -299,9 +320,8 @@ func (r *arrayRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, err
 		if s.Off >= x.shape[0] {
 			return dst[:from], fmt.Errorf("row %d of %d", s.Off, x.shape[0])
 		}
-		at := x.at + s.Off*x.row
-		if _, err := io.ReadFull(io.NewSectionReader(x, at, x.row), room); err != nil {
-			return dst[:from], fmt.Errorf("row %d of field %s, at byte %d: %w", s.Off, r.schema.Fields[i].Name, at, err)
+		if err := x.read(ctx, room, s.Off); err != nil {
+			return dst[:from], fmt.Errorf("field %s: %w", r.schema.Fields[i].Name, err)
 		}
 		if x.swap {
 			swapBytes(room, x.dtype.Size())

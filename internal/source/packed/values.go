@@ -109,6 +109,7 @@ func (s shape) field(name string) record.Field {
 // shapes are those of the fields of a table, in order.
 type shapes struct {
 	names []string
+	all   []string // with those that are not asked for, of the first line
 	of    map[string]shape
 }
 
@@ -192,7 +193,7 @@ func (s *shapes) chosen(a Address) error {
 	}
 	for _, name := range names {
 		if _, ok := s.of[name]; !ok {
-			return fmt.Errorf("it has no field %q, only %s", name, strings.Join(s.names, ", "))
+			return fmt.Errorf("it has no field %q, only %s", name, strings.Join(s.all, ", "))
 		}
 	}
 	s.names = names

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -126,18 +127,35 @@ type group struct {
 	size  int64
 	cls   string // "" = none
 	any   bool
+
+	begin, end int64           // all its members in the file, with their headers
+	exts       map[string]bool // of a record
 }
+
+// has reports whether a sample has all parts of a record.
+func (g *group) has(parts []part) bool {
+	return !slices.ContainsFunc(parts, func(p part) bool {
+		return !slices.ContainsFunc(p.exts, func(ext string) bool { return g.exts[ext] })
+	})
+}
+
+// roundBlock is where the next block of a tar begins.
+func roundBlock(at int64) int64 { return (at + tarBlock - 1) / tarBlock * tarBlock }
 
 // maxClass is the longest label that is read, bytes.
 const maxClass = 1024
 
 // Scan reads the headers of a tar file.
-func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+func (wds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
 	found := Found{Skipped: map[string]int{}}
 	p := &position{f: f}
 	r := tar.NewReader(p)
 	var g group
 	seen := map[string]bool{}
+	var parts []part // of records; nil = samples are an image and a label
+	if f.Schema != nil {
+		parts = partsOfSchema(a, f.Schema)
+	}
 	flush := func() error {
 		if !g.any {
 			return nil
@@ -146,11 +164,14 @@ func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 			return fmt.Errorf("key %q comes twice, the second time before byte %d", g.key, p.at)
 		}
 		seen[g.key] = true
-		if !g.image {
+		if parts == nil && !g.image || parts != nil && !g.has(parts) {
 			found.Without++
 			return nil
 		}
 		s := Sample{Key: g.key, Off: g.off, Size: g.size, Label: -1}
+		if parts != nil {
+			s.Off, s.Size = g.begin, min(g.end, f.Size)-g.begin
+		}
 		if g.cls != "" {
 			if n, err := strconv.ParseInt(g.cls, 10, 64); err == nil {
 				s.Label = n
@@ -160,11 +181,12 @@ func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		}
 		return emit(s)
 	}
+	next := int64(0) // where the next member begins
 	for n := 0; ; n++ {
 		if n&255 == 255 && ctx.Err() != nil {
 			return found, ctx.Err()
 		}
-		head := p.at
+		head, begin := p.at, next
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			if p.end { // the blocks of zeros that end a tar file are missing
@@ -175,6 +197,7 @@ func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		if err != nil {
 			return found, fmt.Errorf("after byte %d: %w", head, err)
 		}
+		next = roundBlock(p.at + h.Size)
 		key, ext := splitMember(h.Name)
 		if h.Typeflag != tar.TypeReg || key == "" {
 			if h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader && !meta(h.Name) {
@@ -186,8 +209,12 @@ func (wds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 			if err := flush(); err != nil {
 				return found, err
 			}
-			g = group{key: key, any: true}
+			g = group{key: key, any: true, begin: begin}
+			if parts != nil {
+				g.exts = map[string]bool{}
+			}
 		}
+		g.end = next
 		if err := g.member(h, ext, p.at, r, found.Skipped); err != nil {
 			return found, err
 		}
@@ -204,8 +231,14 @@ func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skippe
 			return at("is sparse, so that its bytes do not lie together; write the tar without --sparse")
 		}
 	}
+	if g.exts != nil {
+		if g.exts[ext] {
+			return at("is the second .%s of sample %q", ext, g.key)
+		}
+		g.exts[ext] = true
+	}
 	switch {
-	case isImage(ext):
+	case isImage(ext) && g.exts == nil:
 		if g.image {
 			return at("is the second image of sample %q", g.key)
 		}
@@ -225,6 +258,7 @@ func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skippe
 			return at("is a label that is not UTF-8")
 		}
 		g.cls = strings.TrimSpace(string(b))
+	case g.exts != nil: // what is not asked for is nothing to report
 	default:
 		skip(skipped, "."+ext[strings.LastIndexByte(ext, '.')+1:])
 	}

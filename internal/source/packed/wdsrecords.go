@@ -1,0 +1,355 @@
+package packed
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"larder/internal/record"
+)
+
+// Samples of WebDataset are records when ?fields= names extensions, or when none of the first ones has an image. A
+// field is a member: what ends in .jpg and its like is an image, .cls a number, .json and .txt text, .npy an array,
+// .wav float32 of [channels, frames] with its rate in a second field; the rest is bytes.
+
+const (
+	tarBlock = 512
+	// maxRegion bounds the bytes of one sample in a tar.
+	maxRegion = 1 << 30
+	// firstMembers is how many members of the first file are looked at for the fields.
+	firstMembers = 4096
+)
+
+// part is one field, and the extensions that hold it, the best first: "jpg;png" as webdataset writes them.
+type part struct {
+	name string
+	exts []string
+}
+
+func partsOf(names []string) []part {
+	out := make([]part, len(names))
+	for i, n := range names {
+		exts := strings.Split(strings.ToLower(n), ";")
+		out[i] = part{exts[0], exts}
+	}
+	return out
+}
+
+// kindOfMember is what the last part of an extension says.
+func kindOfMember(ext string) string {
+	last := ext[strings.LastIndexByte(ext, '.')+1:]
+	switch {
+	case isImage(last):
+		return "image"
+	case slices.Contains([]string{"cls", "cls2", "class", "count", "index", "inx", "id"}, last):
+		return "number"
+	case slices.Contains([]string{"txt", "text", "transcript", "json", "jsn"}, last):
+		return "text"
+	case last == "npy", last == "wav":
+		return last
+	case slices.Contains([]string{"pkl", "pickle", "pyd", "pth", "pt", "ten", "tb", "mp", "msg", "npz"}, last):
+		return "refused"
+	}
+	return "bytes"
+}
+
+// rateName is the field of the sample rate of a .wav.
+func rateName(name string) string { return name + "_rate" }
+
+// Schema looks at the members of the first samples of the first file.
+func (w wds) Schema(ctx context.Context, a Address, files []string, open func(string) (Other, error)) (
+	record.Schema, error,
+) {
+	asked := a.Fields()
+	s := record.Schema{}
+	for _, path := range files {
+		f, err := open(path)
+		if err != nil {
+			return s, err
+		}
+		first, image, err := firstOf(ctx, f, asked)
+		f.Close()
+		switch {
+		case err != nil:
+			return s, fmt.Errorf("%s: %w", path, err)
+		case asked == nil && image: // an image and a label
+			return s, nil
+		case first == nil:
+			continue // it has no samples
+		}
+		if asked == nil {
+			asked = first.names()
+		}
+		for _, p := range partsOf(asked) {
+			fields, err := first.fields(p)
+			if err != nil {
+				return s, fmt.Errorf("%s: sample %q: %w", path, first.key, err)
+			}
+			s.Fields = append(s.Fields, fields...)
+		}
+		return s, nil
+	}
+	return s, nil // Scan says that there are no samples
+}
+
+// tarSample is the members of one sample, read.
+type tarSample struct {
+	key     string
+	order   []string // extensions
+	members map[string][]byte
+}
+
+func (t *tarSample) names() []string {
+	var out []string
+	for _, ext := range t.order {
+		if kindOfMember(ext) != "refused" {
+			out = append(out, ext)
+		}
+	}
+	return out
+}
+
+// get finds the member of a part.
+func (t *tarSample) get(p *part) ([]byte, string, bool) {
+	for _, ext := range p.exts {
+		if b, ok := t.members[ext]; ok {
+			return b, ext, true
+		}
+	}
+	return nil, "", false
+}
+
+// firstOf reads the first sample that has all the parts; nil = there is none. Without parts it is the first one, and
+// image says that one of the first has an image.
+func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, image bool, err error) {
+	r := tar.NewReader(&position{f: File{ReaderAt: f, Size: f.Len()}})
+	parts := partsOf(asked)
+	now := &tarSample{members: map[string][]byte{}}
+	whole := func() bool {
+		return len(now.order) > 0 && !slices.ContainsFunc(parts, func(p part) bool {
+			_, _, ok := now.get(&p)
+			return !ok
+		})
+	}
+	for n := 0; n < firstMembers && ctx.Err() == nil; n++ {
+		h, err := r.Next()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				return nil, false, err
+			}
+			break
+		}
+		key, ext := splitMember(h.Name)
+		if h.Typeflag != tar.TypeReg || key == "" {
+			continue
+		}
+		if key != now.key {
+			if first == nil && whole() {
+				first = now
+			}
+			now = &tarSample{key: key, members: map[string][]byte{}}
+		}
+		if image = image || isImage(ext); first != nil {
+			if image || parts != nil {
+				break
+			}
+			continue
+		}
+		if h.Size > maxRegion {
+			return nil, false, fmt.Errorf("member %q has %d bytes", h.Name, h.Size)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return nil, false, fmt.Errorf("read member %q: %w", h.Name, err)
+		}
+		now.order = append(now.order, ext)
+		now.members[ext] = b
+	}
+	if first == nil && whole() {
+		first = now
+	}
+	return first, image, ctx.Err()
+}
+
+// fields describes a part by a member of it.
+func (t *tarSample) fields(p part) ([]record.Field, error) {
+	b, ext, _ := t.get(&p)
+	switch kindOfMember(ext) {
+	case "refused":
+		return nil, fmt.Errorf("its member .%s is a pickle, or of a library that larder has not; larder never unpickles, "+
+			"because that runs code: write .npy, .json or .txt, or leave it out of ?fields=", ext)
+	case "image":
+		return []record.Field{imageField(p.name)}, nil
+	case "text":
+		return []record.Field{textField(p.name)}, nil
+	case "number":
+		if _, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err != nil {
+			return []record.Field{textField(p.name)}, nil
+		}
+		return []record.Field{{Name: p.name, Kind: record.Scalar, DType: record.Int64}}, nil
+	case "npy":
+		x, err := readArrayHeader(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			return nil, fmt.Errorf("its member .%s: %w", ext, err)
+		}
+		return []record.Field{looseArray(p.name, x.dtype, len(x.shape))}, nil
+	case "wav":
+		return []record.Field{looseArray(p.name, record.Float32, 2),
+			{Name: rateName(p.name), Kind: record.Scalar, DType: record.Int64}}, nil
+	}
+	return []record.Field{bytesField(p.name)}, nil
+}
+
+func imageField(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Array, DType: record.Uint8,
+		Shape: []int64{record.Ragged, record.Ragged, 3}}
+}
+
+func bytesField(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Bytes, DType: record.Uint8, Shape: []int64{record.Ragged}}
+}
+
+// looseArray is an array whose sizes differ between samples.
+func looseArray(name string, d record.DType, dims int) record.Field {
+	f := record.Field{Name: name, Kind: record.Array, DType: d, Shape: make([]int64, min(dims, record.MaxDims+1))}
+	for i := range f.Shape {
+		f.Shape[i] = record.Ragged
+	}
+	if dims == 0 {
+		f.Kind, f.Shape = record.Scalar, nil
+	}
+	return f
+}
+
+// partsOfSchema are the parts of which a schema was made.
+func partsOfSchema(a Address, s *record.Schema) []part {
+	if names := a.Fields(); names != nil {
+		return partsOf(names)
+	}
+	var names []string
+	for i := range s.Fields {
+		name := s.Fields[i].Name
+		if i > 0 && name == rateName(s.Fields[i-1].Name) {
+			continue
+		}
+		names = append(names, name)
+	}
+	return partsOf(names)
+}
+
+// regionRows are samples of a tar that are records.
+type regionRows struct {
+	File
+	parts  []part
+	stored record.Schema
+}
+
+func (wds) Open(_ context.Context, a Address, f File) (Rows, error) {
+	stored := *f.Schema
+	images := make([]bool, len(stored.Fields))
+	for i := range images {
+		images[i] = true
+	}
+	return &regionRows{f, partsOfSchema(a, f.Schema), Stored(&stored, images)}, nil
+}
+
+func (r *regionRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+	if s.Size > maxRegion || s.Off > r.Size-s.Size {
+		return dst, fmt.Errorf("bytes %d to %d of %d", s.Off, s.Off+s.Size, r.Size)
+	}
+	raw := make([]byte, s.Size)
+	if n, err := r.ReadAt(raw, s.Off); n < len(raw) {
+		return dst, fmt.Errorf("read at byte %d: %w", s.Off, err)
+	}
+	found := &tarSample{members: map[string][]byte{}}
+	for t := tar.NewReader(bytes.NewReader(raw)); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return dst, fmt.Errorf("at byte %d: %w", s.Off, err)
+		}
+		key, ext := splitMember(h.Name)
+		if h.Typeflag != tar.TypeReg || key == "" || !r.wants(ext) {
+			continue
+		}
+		if found.members[ext], err = io.ReadAll(t); err != nil {
+			return dst, fmt.Errorf("member %q of the sample at byte %d: %w", h.Name, s.Off, err)
+		}
+	}
+	values := make([]record.Content, 0, len(r.stored.Fields))
+	for i := range r.parts {
+		p := &r.parts[i]
+		b, ext, ok := found.get(p)
+		if !ok {
+			return dst, fmt.Errorf("the sample at byte %d has no .%s", s.Off, p.name)
+		}
+		more, err := memberContent(b, ext, &r.stored.Fields[len(values)])
+		if err != nil {
+			return dst, fmt.Errorf("member .%s of the sample at byte %d: %w", ext, s.Off, err)
+		}
+		values = append(values, more...)
+	}
+	return record.Append(dst, &r.stored, values)
+}
+
+func (r *regionRows) wants(ext string) bool {
+	return slices.ContainsFunc(r.parts, func(p part) bool { return slices.Contains(p.exts, ext) })
+}
+
+func (*regionRows) Close() error { return nil }
+
+// memberContent is what a member gives for its field, or its two.
+func memberContent(b []byte, ext string, f *record.Field) ([]record.Content, error) {
+	switch kindOfMember(ext) {
+	case "number":
+		text := strings.TrimSpace(string(b))
+		if f.Kind == record.Text {
+			return []record.Content{{Data: []byte(text)}}, nil
+		}
+		v, err := appendNumber(nil, []byte(text), record.Int64)
+		return []record.Content{{Data: v}}, err
+	case "npy":
+		c, err := arrayContent(b, f)
+		return []record.Content{c}, err
+	case "wav":
+		w, rate, err := wave(b)
+		if err != nil {
+			return nil, err
+		}
+		return []record.Content{w, rate}, nil
+	}
+	return []record.Content{{Data: b}}, nil
+}
+
+// arrayContent reads an .npy file into a field.
+func arrayContent(b []byte, f *record.Field) (record.Content, error) {
+	x, err := readArrayHeader(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		return record.Content{}, err
+	}
+	n := x.bytes()
+	if n < 0 || n > int64(len(b))-x.at {
+		return record.Content{}, fmt.Errorf("shape %v of %s does not fit its %d bytes: it is cut", x.shape, x.dtype, len(b))
+	}
+	if x.dtype != f.DType || len(x.shape) != len(f.Shape) {
+		return record.Content{}, fmt.Errorf("it has %d dimensions of %s, and the first sample %d of %s", len(x.shape),
+			x.dtype, len(f.Shape), f.DType)
+	}
+	data := b[x.at : x.at+n]
+	if x.swap {
+		swapBytes(data, x.dtype.Size())
+	}
+	c := record.Content{Dims: x.shape, Data: data}
+	if len(x.shape) == 0 {
+		c.Dims = nil
+	}
+	return c, nil
+}

@@ -1,0 +1,244 @@
+"""Writes datasets of records with their own writers, and reads them with their own readers; run by
+test_e2e_records.py in the environment that internal/tools/setup.sh makes of internal/tools/python/formats.txt.
+
+    record_files.py OUT SEED
+
+Writes the datasets below OUT, and OUT/want.json: for each uri (relative to OUT) the samples in order, each a dict of
+field to what ``told`` says of its value.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+import struct
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import webdataset
+from PIL import Image
+from record_told import told
+from streaming import LocalDataset, MDSWriter
+
+Rows = list[dict[str, Any]]
+
+
+def arrays(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """.npy and .npz."""
+    rng = np.random.default_rng(pick.randrange(2**32))
+    n = pick.randint(37, 97)
+    a = rng.standard_normal((n, pick.randint(1, 5), 3)).astype(pick.choice(["<f4", "<f8", "<f2", ">f4"]))
+    b = rng.integers(0, 200, n).astype("u1")
+    c = rng.integers(0, 2, (n, 7)).astype(bool)
+    native = a.astype(a.dtype.newbyteorder("="))
+    (out / "npy").mkdir()
+    cut = pick.randint(1, n - 1)
+    np.save(out / "npy" / "a.npy", a[:cut])
+    np.save(out / "npy" / "b.npy", a[cut:])
+    want["npy:npy"] = [{"value": told(x)} for x in native]
+    np.savez(out / "some.npz", a=a, b=b, c=c)
+    np.savez_compressed(out / "packed.npz", a=a, b=b, c=c)
+    rows = [{"a": told(x), "b": told(y), "c": told(z)} for x, y, z in zip(native, b, c, strict=True)]
+    want["npz:some.npz"] = want["npz:packed.npz"] = rows
+    want["npz:some.npz?fields=c,b"] = [{"c": r["c"], "b": r["b"]} for r in rows]
+
+
+def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """Ids as nanoGPT, llm.c and Megatron write them."""
+    rng = np.random.default_rng(pick.randrange(2**32))
+    n, size, stride = pick.randint(3000, 9000), pick.randint(8, 50), pick.randint(5, 60)
+    ids = rng.integers(1, 50_000, n).astype("<u2")
+    ends = np.sort(rng.choice(np.arange(1, n), n // 40, replace=False))
+    ids[ends - 1] = 0
+
+    def windows(ids: Any, step: int, docs: Any = None) -> Rows:
+        rows = []
+        for at in range(0, len(ids) - size, step):
+            row = {"tokens": told(ids[at : at + size + 1])}
+            if docs is not None:
+                d = docs[at : at + size + 1]
+                row["doc"] = told(np.searchsorted(np.unique(d), d).astype("i4"))
+            rows.append(row)
+        return rows
+
+    docs = np.searchsorted(ends, np.arange(n), "right")
+    ids.tofile(out / "nano.bin")
+    want[f"tokens:nano.bin?seq_len={size}"] = windows(ids, size)
+    want[f"tokens:nano.bin?seq_len={size}&stride={stride}&doc=0"] = windows(ids, stride, docs)
+    wide = ids.astype("<u4") + 70_000
+    head = np.zeros(256, "<i4")
+    head[:3] = 20240801, 7, n
+    (out / "llm.bin").write_bytes(head.tobytes() + wide.tobytes())
+    want[f"tokens:llm.bin?seq_len={size}"] = windows(wide, size)
+    np.save(out / "ids.npy", wide.astype("i8"))
+    want[f"tokens:ids.npy?seq_len={size}"] = windows(wide.astype("i8"), size)
+    lengths = np.diff(np.concatenate([[0], ends, [n]]))
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    (out / "mega.bin").write_bytes(ids.astype("<i4").tobytes())
+    (out / "mega.idx").write_bytes(
+        b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, len(lengths), len(lengths) + 1)
+        + lengths.astype("<i4").tobytes() + (4 * starts).astype("<i8").tobytes()
+        + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
+    )  # fmt: skip
+    want[f"tokens:mega.bin?seq_len={size}&doc=idx"] = windows(ids.astype("<i4"), size, docs)
+
+
+WORDS = ["", "é", "a,b", 'say "x"', "two\nlines", "tab\t", "日本", "\\", "x" * 300]
+
+
+def texts(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """JSON lines, CSV and text, compressed or not."""
+    n = pick.randint(37, 97)
+    rows = [
+        {
+            "id": pick.randrange(-(2**62), 2**62),
+            "x": pick.choice([1, 2.5, -1e300, pick.random()]),
+            "ok": pick.random() < 0.5,
+            "text": pick.choice(WORDS),
+            "v": [pick.random() for _ in range(pick.randrange(4))],
+            "m": [[pick.randrange(9) for _ in range(3)] for _ in range(2)],
+            "chat": [{"role": pick.choice(WORDS)}],
+        }
+        for _ in range(n)
+    ]
+    rows[0]["x"], rows[0]["v"] = 0.5, [1.0]
+    text = "\n".join(json.dumps(r, ensure_ascii=pick.random() < 0.5) for r in rows)
+    (out / "a.jsonl").write_text(text)
+    with gzip.open(out / "b.jsonl.gz", "wt") as f:
+        f.write(text + "\n")
+    read = [json.loads(line) for line in (out / "a.jsonl").read_text().split("\n")]
+    want["jsonl:a.jsonl"] = want["jsonl:b.jsonl.gz"] = [
+        {
+            **{"id": told(np.int64(r["id"])), "x": told(np.float64(r["x"])), "ok": told(np.bool_(r["ok"]))},
+            **{"text": told(r["text"]), "v": told(np.asarray(r["v"], "f8")), "m": told(np.asarray(r["m"], "i8"))},
+            "chat": json.loads(json.dumps(r["chat"])),
+        }
+        for r in read
+    ]
+    names = ["id", "x", "ok", "text"]
+    buffer = io.StringIO(newline="")
+    w = csv.writer(buffer)
+    w.writerow(names)
+    for i, r in enumerate(rows):
+        w.writerow([r["id"], "" if i == 1 else r["x"], r["ok"], r["text"]])
+    (out / "a.csv").write_text(buffer.getvalue(), newline="")
+    (out / "b.csv.gz").write_bytes(gzip.compress(buffer.getvalue().encode()))
+    table = list(csv.DictReader(io.StringIO(buffer.getvalue(), newline="")))
+    want["csv:a.csv"] = want["csv:b.csv.gz"] = [
+        {
+            "id": told(np.int64(r["id"])),
+            "x": told(np.float64(r["x"] or "nan")),
+            "ok": told(np.bool_(r["ok"] == "True")),
+            "text": told(r["text"]),
+        }
+        for r in table
+    ]
+    lines = [pick.choice(WORDS).replace("\n", " ") for _ in range(n)]
+    (out / "a.txt").write_text("\n".join(lines) + "\n")
+    want["text:a.txt"] = [{"text": told(x.rstrip("\n"))} for x in (out / "a.txt").open(newline="\n")]
+
+
+def sound(pick: random.Random) -> tuple[bytes, Any]:
+    """A .wav of 16 bits, and what wave reads of it as float32."""
+    channels, frames = pick.randint(1, 2), pick.randint(1, 50)
+    samples = np.array([[pick.randrange(-(2**15), 2**15) for _ in range(channels)] for _ in range(frames)], "<i2")
+    b = io.BytesIO()
+    with wave.open(b, "wb") as f:
+        f.setnchannels(channels)
+        f.setsampwidth(2)
+        f.setframerate(16_000)
+        f.writeframes(samples.tobytes())
+    with wave.open(io.BytesIO(b.getvalue())) as f:
+        back = np.frombuffer(f.readframes(frames), "<i2").reshape(frames, channels)
+    return b.getvalue(), np.ascontiguousarray(back.T.astype("f4") / 32768)
+
+
+def picture(pick: random.Random) -> Any:
+    """An image of an odd size."""
+    size = (pick.randint(1, 60), pick.randint(1, 60))
+    return Image.frombytes("RGB", size, bytes(pick.randrange(256) for _ in range(3 * size[0] * size[1])))
+
+
+def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """WebDataset."""
+    n = pick.randint(37, 97)
+    (out / "wds").mkdir()
+    rates: list[Any] = []
+    with webdataset.ShardWriter(str(out / "wds" / "p-%03d.tar"), maxcount=pick.randint(9, 40), verbose=0) as w:
+        for i in range(n):
+            audio, samples = sound(pick)
+            rates.append(samples)
+            long = "long/" + "n" * 120 if i % 7 == 3 else "d"
+            w.write(
+                {
+                    "__key__": f"{long}/{i:05}", "jpg": picture(pick), "txt": pick.choice(WORDS), "cls": i % 5,
+                    "json": {"i": i}, "npy": np.full((pick.randint(0, 4), 3), i, "f4"), "wav": audio, "bin": b"\0" * i,
+                }
+            )  # fmt: skip
+    shards = sorted(str(p) for p in (out / "wds").iterdir())
+    raw = list(webdataset.WebDataset(shards, shardshuffle=False))
+    decoded = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
+    rows = [
+        {
+            **{"jpg": told(np.asarray(d["jpg"])), "txt": told(d["txt"]), "cls": told(np.int64(d["cls"]))},
+            **{"json": json.loads(r["json"]), "npy": told(d["npy"]), "wav": told(s)},
+            **{"wav_rate": told(np.int64(16_000)), "bin": told(r["bin"])},
+        }
+        for r, d, s in zip(raw, decoded, rates, strict=True)
+    ]
+    want["wds:wds?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
+    want["wds:wds?fields=txt"] = [{"txt": r["txt"]} for r in rows]
+
+
+def shards(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """MosaicML's MDS."""
+    columns = {
+        **{"id": "int", "u": "uint16", "f": "float32", "text": "str", "meta": "json", "raw": "bytes"},
+        **{"loose": "ndarray", "typed": "ndarray:int32", "fixed": "ndarray:float64:2,3", "digits": "str_int"},
+        **{"png": "png", "jpeg": "jpeg"},
+    }
+    with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=pick.randint(20_000, 90_000)) as m:
+        for i in range(pick.randint(37, 97)):
+            shape = (pick.randint(1, 300), pick.randint(1, 3))
+            jpeg = out / f"{i}.jpg"
+            picture(pick).save(jpeg)
+            m.write(
+                {
+                    "id": -i, "u": np.uint16(i), "f": np.float32(i / 7), "text": pick.choice(WORDS), "meta": {"i": [i]},
+                    "raw": b"\1" * i, "loose": np.full(shape, i, "f2"), "typed": np.arange(i + 1, dtype="i4"),
+                    "fixed": np.full((2, 3), i / 3), "digits": i**5, "png": picture(pick),
+                    "jpeg": Image.open(jpeg),
+                }
+            )  # fmt: skip
+    dataset = LocalDataset(str(out / "mds"))
+    samples = [dataset[i] for i in range(len(dataset))]
+    rows = [
+        {
+            **{"id": told(np.int64(s["id"])), "u": told(s["u"]), "f": told(s["f"]), "text": told(s["text"])},
+            **{"meta": s["meta"], "raw": told(s["raw"]), "loose": told(s["loose"]), "typed": told(s["typed"])},
+            **{"fixed": told(s["fixed"]), "digits": told(np.int64(s["digits"]))},
+            **{k: told(np.asarray(s[k].convert("RGB"))) for k in ("png", "jpeg")},
+        }
+        for s in samples
+    ]
+    want[f"mds:mds?fields={','.join(columns)}"] = rows
+
+
+def main(out: Path, seed: int) -> None:
+    """Writes everything."""
+    pick = random.Random(seed)
+    want: dict[str, Rows] = {}
+    out.mkdir(parents=True)
+    for part in (arrays, tokens, texts, tars, shards):
+        part(out, pick, want)
+    (out / "want.json").write_text(json.dumps(want))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
