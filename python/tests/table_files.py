@@ -4,7 +4,7 @@ environment that internal/tools/setup.sh makes of internal/tools/python/formats.
     table_files.py OUT SEED[,SEED...] [FORMAT...]
 
 For each seed and format it writes OUT/SEED/FORMAT and OUT/SEED/FORMAT.json: for each sample, in order, {field: [dtype, dims, sha256]}; the
-dtype of images and bytes is "bytes", of text "text". OUT/SEED/FORMAT.uri is what larder is to read.
+dtype of images and bytes is "bytes", of text "text"; behind an image file come its pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def value(x: Any) -> list[Any]:
         b = x.encode()
         return ["text", [len(b)], hashlib.sha256(b).hexdigest()]
     if isinstance(x, bytes):
-        return ["bytes", [len(x)], hashlib.sha256(x).hexdigest()]
+        told = ["bytes", [len(x)], hashlib.sha256(x).hexdigest()]
+        if x.startswith((b"\x89PNG", b"\xff\xd8\xff")):
+            told.append(value(np.asarray(Image.open(io.BytesIO(x)).convert("RGB"))))
+        return told
     a = np.ascontiguousarray(x)
     return [str(a.dtype), list(np.shape(x)), hashlib.sha256(a.tobytes()).hexdigest()]
 
@@ -84,8 +87,9 @@ def lmdb(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     """py-lmdb; values on overflow pages and inside leaves, some deleted and written again."""
     import lmdb as module
 
-    folder = out / "lmdb"
-    env = module.open(str(folder), map_size=1 << 28, subdir=pick.random() < 0.5)
+    subdir = pick.random() < 0.5
+    folder = out / ("lmdb" if subdir else "images.mdb")
+    env = module.open(str(folder), map_size=1 << 28, subdir=subdir)
     n = pick.randint(30, 400)
     for _ in range(2):
         with env.begin(write=True) as txn:

@@ -38,6 +38,10 @@ func (lmdbFiles) Files(a Address) (files, beside []string, err error) {
 					return nil, nil, fmt.Errorf("%q is no LMDB: it has no data.mdb", filepath.Dir(f))
 				}
 			}
+			if filepath.Ext(f) == "" {
+				return nil, nil, fmt.Errorf("%q is neither a folder nor has its name an extension; call it %s.mdb", f,
+					filepath.Base(f))
+			}
 			files = append(files, f)
 		}
 	}
