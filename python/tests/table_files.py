@@ -244,12 +244,42 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "parquet_hf", hf_rows(data), f"parquet:{out}/hf.parquet")
 
 
+def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """Biopython's writer, plain and with its bgzip, with the index that pyfaidx makes and without; pyfaidx's reader."""
+    from Bio import SeqIO, bgzf
+    from Bio.Seq import Seq
+    from Bio.SeqRecord import SeqRecord
+    from pyfaidx import Fasta
+
+    letters = pick.choice(["ACDEFGHIKLMNPQRSTVWY", "ACGTN", "acgtn"])
+    for name, packed, index in (("fasta", False, False), ("fasta_fai", False, True), ("fasta_bgzip", True, False)):
+        folder = out / name
+        folder.mkdir()
+        path = folder / ("all.fa.gz" if packed else "all.fa")
+        parts = [
+            SeqRecord(Seq("".join(pick.choices(letters, k=pick.randint(1, 4000)))), id=f"s{i}|x", description="a word")
+            for i in range(pick.randint(20, 60))
+        ]
+        with bgzf.open(str(path), "w") if packed else path.open("w") as f:
+            SeqIO.write(parts, f, "fasta")
+        with Fasta(str(path)) as own:
+            rows = [{"id": r.name, "sequence": str(r)} for r in own]
+        if not index:
+            for made in folder.glob("*.fai"):
+                made.unlink()
+        if packed:
+            codes = [np.frombuffer(r["sequence"].encode(), np.uint8) for r in rows]
+            rows = [{"id": r["id"], "sequence": c} for r, c in zip(rows, codes, strict=True)]
+        finish(out, name, rows, f"fasta:{folder}" + ("?sequence=uint8" if packed else ""))
+
+
 FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] = {
     "tfrecord": tfrecord,
     "lmdb": lmdb,
     "lmdb_text": lmdb_text,
     "hf": hf,
     "parquet": parquet,
+    "fasta": fasta,
 }
 
 

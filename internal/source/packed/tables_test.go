@@ -278,7 +278,7 @@ func damage(t *testing.T, whole dataset) {
 			t.Errorf("damage %d at byte %d: more than %d samples", i, at, n)
 		case err != nil:
 			refused++
-		case i%2 == 1 && at > 0: // an empty TFRecord is one
+		case i%2 == 1 && at > 0 && !strings.HasSuffix(path, "/fasta/all.fa"): // an empty TFRecord is one, half a FASTA, too
 			t.Errorf("cut at byte %d of %d, and read", at, len(b))
 		}
 	}
