@@ -1,10 +1,11 @@
-"""Writes datasets of records with their formats' own writers, and reads them with their own readers; run by tests in the
-environment that internal/tools/setup.sh makes of internal/tools/python/formats.txt.
+"""Writes datasets of records with their formats' own writers, and reads them with their own readers; run by tests in
+the environment that internal/tools/setup.sh makes of internal/tools/python/formats.txt.
 
     table_files.py OUT SEED[,SEED...] [FORMAT...]
 
-For each seed and format it writes OUT/SEED/FORMAT and OUT/SEED/FORMAT.json: for each sample, in order, {field: [dtype, dims, sha256]}; the
-dtype of images and bytes is "bytes", of text "text"; behind an image file come its pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
+For each seed and format it writes OUT/SEED/FORMAT and OUT/SEED/FORMAT.json: for each sample, in order,
+{field: [dtype, dims, sha256]}; the dtype of images and bytes is "bytes", of text "text"; behind an image file come its
+pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def hf(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
 
 
 def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
-    """pyarrow, in several files of several row groups each, with the codecs that are read; and to_parquet of datasets."""
+    """pyarrow, in several files of several row groups, with the codecs that are read; then to_parquet of datasets."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -222,8 +223,10 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
         types = {"id": pa.int64(), "score": pa.float32(), "flag": pa.bool_(), "small": pa.int8(), "word": pa.string()}
         types |= {"png": pa.binary(), "tokens": pa.list_(pa.uint16()), "box": pa.list_(pa.float64(), 4)}
         types |= {"grid": pa.list_(pa.list_(pa.float32()))}
-        columns = {c: pa.array([p[c].tolist() if isinstance(p[c], np.ndarray) else p[c] for p in part], t)
-                   for c, t in types.items()}
+        columns = {
+            c: pa.array([p[c].tolist() if isinstance(p[c], np.ndarray) else p[c] for p in part], t)
+            for c, t in types.items()
+        }
         pq.write_table(
             pa.table(columns),
             str(folder / f"part-{k}.parquet"),

@@ -1,5 +1,5 @@
-"""Tables and other files of records against the real daemon: every field of every sample is what the format's own writer
-or reader gives, images as pixels.
+"""Tables and other files of records against the real daemon: every field of every sample is what the format's own
+reader gives, images as pixels.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_a_damaged_record_costs_its_own_sample(real, tables, tmp_path):
         ("hf:{0}/1", "no state.json"),
         ("lmdb:{0}/1", "no data.mdb"),
         ("lmdb:{0}/1/lmdb_text?value=jpeg", "not one of image, bytes"),
-        ("parquet:{0}/1/parquet?fields=id,nothing", "names \"nothing\""),
+        ("parquet:{0}/1/parquet?fields=id,nothing", 'names "nothing"'),
         ("parquet:{0}/nowhere/*.parquet", "no file fits"),
         ("tfrecord:{0}/1", "has no *.tfrecord"),
         ("tfrecord:{0}/1/parquet/part-0.parquet", "the checksum of its length is wrong"),

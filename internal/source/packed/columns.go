@@ -120,7 +120,7 @@ var intTypes = map[bool][]record.DType{
 
 // numberType is the dtype of a column of numbers; 0 = it is none.
 func numberType(f *arrow.Field) record.DType {
-	switch f.Kind {
+	switch f.Kind { //nolint:exhaustive // the others are no numbers
 	case arrow.Bool:
 		return record.Bool
 	case arrow.Int:
@@ -277,11 +277,10 @@ func tableLabel(s *record.Schema, features map[string]hfFeature) int {
 
 // nullValue is what ?nulls=default gives for a null: NaN for floats, 0 and false, and no bytes, text or elements.
 func nullValue(f *record.Field) (record.Content, error) {
-	size := f.DType.Size()
-	switch {
-	case f.Kind == record.Bytes || f.Kind == record.Text:
+	if f.Kind == record.Bytes || f.Kind == record.Text {
 		return record.Content{Data: []byte{}}, nil
-	case f.Kind == record.Array:
+	}
+	if f.Kind == record.Array {
 		dims := slices.Clone(f.Shape)
 		n := int64(1)
 		for i := range dims {
@@ -293,8 +292,8 @@ func nullValue(f *record.Field) (record.Content, error) {
 		}
 		return record.Content{Dims: dims}, nil
 	}
-	b := make([]byte, size)
-	switch f.DType {
+	b := make([]byte, f.DType.Size())
+	switch f.DType { //nolint:exhaustive // of the others all bytes are zero
 	case record.Float16:
 		b[1] = 0x7e
 	case record.Float32:

@@ -53,8 +53,8 @@ func isPickle(b []byte) bool {
 	return len(b) > 3 && b[0] == 0x80 && b[1] >= 2 && b[1] <= 5 && b[len(b)-1] == '.'
 }
 
-const pickleWords = "is a pickle, which can run any program when it is read; write the values as bytes, arrays or image " +
-	"files, or read them through a Python dataset"
+const pickleWords = "is a pickle, which can run any program when it is read; write the values as bytes, arrays or " +
+	"image files, or read them through a Python dataset"
 
 // storedSchema is the schema of stored records: every image is a file.
 func storedSchema(s *record.Schema) *record.Schema {

@@ -81,8 +81,8 @@ func hfFiles(a Address) (data []string, indices, state string, err error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, "", "", fmt.Errorf("%s: %w", state, err)
 	}
-	index := append(s.Indices, s.Older...)
-	for i, f := range append(slices.Clone(s.Data), index...) {
+	index := slices.Concat(s.Indices, s.Older)
+	for i, f := range slices.Concat(s.Data, index) {
 		name := f.Filename
 		if name == "" || filepath.Base(name) != name || name == ".." || strings.IndexByte(name, 0) >= 0 {
 			return nil, "", "", fmt.Errorf("%s: file %d is named %q, which is no file of the folder", state, i, name)
@@ -276,7 +276,8 @@ func (h hf) tableOf(ctx context.Context, a Address, f File) (t *arrowTable, indi
 	}
 	if index == "" || filepath.Base(index) != filepath.Base(f.Path) {
 		t = &arrowTable{}
-		return t, nil, t.add(ctx, a, f.Schema, f, f.Size)
+		err = t.add(ctx, a, f.Schema, f, f.Size)
+		return t, nil, err
 	}
 	if indices, err = arrow.Open(ctx, f, f.Size); err != nil {
 		return nil, nil, err

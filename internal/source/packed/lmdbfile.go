@@ -143,7 +143,7 @@ func lmdbKind(ctx context.Context, a Address, f Other) (string, error) {
 		return lmdbImage, nil
 	}
 	if images > 0 {
-		return "", fmt.Errorf("of its first %d values %d are image files; say with ?value=image or ?value=bytes what they are",
+		return "", fmt.Errorf("of its first %d values %d are image files; ?value=image or ?value=bytes says what they are",
 			images+others, images)
 	}
 	return lmdbBytes, nil

@@ -87,7 +87,7 @@ func (t *parquetTable) firstIsImage(c *arrowColumn) (bool, error) {
 	if len(t.Groups) == 0 || t.Groups[0].Rows == 0 {
 		return false, nil
 	}
-	leaf, _ := c.at(t.File.Fields)
+	leaf, _ := c.at(t.Fields)
 	image := false
 	err := t.Each(context.Background(), 0, []*arrow.Field{leaf}, func(_ int64, cells []parquet.Cell) error {
 		image = isImageFile(cells[0].Data)
@@ -172,7 +172,7 @@ func (t *parquetTable) labels(ctx context.Context, group, label int) ([]int64, e
 		return nil, nil
 	}
 	c := &t.columns[label]
-	leaf, _ := c.at(t.File.Fields)
+	leaf, _ := c.at(t.Fields)
 	var out []int64
 	err := t.Each(ctx, group, []*arrow.Field{leaf}, func(_ int64, cells []parquet.Cell) error {
 		x := int64(-1)
@@ -220,7 +220,7 @@ func (r *parquetRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte,
 func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error {
 	leaves := make([]*arrow.Field, len(r.columns))
 	for i := range r.columns {
-		leaves[i], _ = r.columns[i].at(r.File.Fields)
+		leaves[i], _ = r.columns[i].at(r.Fields)
 	}
 	values := make([]record.Content, len(r.columns))
 	first := r.Groups[group].First

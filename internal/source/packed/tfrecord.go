@@ -276,8 +276,8 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 	case err != nil:
 		return record.Schema{}, err
 	case len(lists) > 0 && a.Fields() == nil:
-		return record.Schema{}, fmt.Errorf("feature %s is a list of byte strings, which a field cannot hold; name the others "+
-			"with ?fields=", strings.Join(lists, ", "))
+		return record.Schema{}, fmt.Errorf("feature %s is a list of byte strings, which a field cannot hold; name the "+
+			"others with ?fields=", strings.Join(lists, ", "))
 	}
 	return record.Schema{Fields: fields}, nil
 }

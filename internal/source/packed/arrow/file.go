@@ -260,7 +260,7 @@ func (r *reader) read(c *Field, row int64) (Value, error) {
 	if ok, err := r.valid(c, row, row+1); err != nil || !ok {
 		return Value{Null: !ok}, err
 	}
-	switch c.Kind {
+	switch c.Kind { //nolint:exhaustive // the others are numbers
 	case Text, Binary:
 		if c.Width > 0 {
 			b, err := r.part(c, 1, row*int64(c.Width), int64(c.Width))
@@ -321,15 +321,14 @@ func (r *reader) list(c *Field, row int64) (Value, error) {
 	var v Value
 	for c.Kind == List || c.Kind == FixedList {
 		n := int64(c.Width)
-		if c.Kind == List {
+		switch {
+		case c.Kind == List:
 			all, err := r.bounds(c, from, to)
 			if err != nil {
 				return v, err
 			}
-			if len(all) > 1 {
+			if n = 0; len(all) > 1 {
 				n = all[1] - all[0]
-			} else {
-				n = 0
 			}
 			for i := 2; i < len(all); i++ {
 				if all[i]-all[i-1] != n {
@@ -338,9 +337,9 @@ func (r *reader) list(c *Field, row int64) (Value, error) {
 				}
 			}
 			from, to = all[0], all[len(all)-1]
-		} else if n > 0 && to > maxRows/n {
+		case n > 0 && to > maxRows/n:
 			return v, fmt.Errorf("column %q: %d lists of %d", c.Name, to, n)
-		} else {
+		default:
 			from, to = from*n, to*n
 		}
 		v.Dims = append(v.Dims, n)
@@ -360,7 +359,7 @@ func (r *reader) list(c *Field, row int64) (Value, error) {
 
 // numbers reads the values [from, to) of a column of a fixed width; size is the bytes of one.
 func (r *reader) numbers(c *Field, from, to int64) (b []byte, size int64, err error) {
-	switch c.Kind {
+	switch c.Kind { //nolint:exhaustive // the others hold no numbers
 	case Bool:
 		b, err = r.bits(c, 1, from, to)
 		return b, 1, err

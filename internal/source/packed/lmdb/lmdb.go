@@ -89,7 +89,10 @@ func Open(ctx context.Context, r io.ReaderAt, size int64, name string) (*DB, err
 		return nil, fmt.Errorf("it has no database %q", name)
 	}
 	d.use(sub)
-	return d, d.check()
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 func openMain(r io.ReaderAt, size int64) (*DB, error) {

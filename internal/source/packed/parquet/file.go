@@ -158,17 +158,20 @@ func (f *File) Each(
 	defer guard(&err)
 	g := f.Groups[group]
 	chunks := f.file.RowGroups()[group].ColumnChunks()
-	readers := make([]*columnReader, len(columns))
-	for i, c := range columns {
+	readers := make([]*columnReader, 0, len(columns))
+	defer func() {
+		for _, r := range readers {
+			r.close()
+		}
+	}()
+	for _, c := range columns {
 		if c.Column >= len(chunks) {
 			return fmt.Errorf("row group %d has %d columns", group, len(chunks))
 		}
 		if err := f.check(ctx, &f.meta.RowGroups[group].Columns[c.Column].MetaData); err != nil {
 			return fmt.Errorf("row group %d, column %q: %w", group, f.leaves[c.Column].field.Name, err)
 		}
-		r := &columnReader{leaf: &f.leaves[c.Column], pages: chunks[c.Column].Pages()}
-		defer r.close()
-		readers[i] = r
+		readers = append(readers, &columnReader{leaf: &f.leaves[c.Column], pages: chunks[c.Column].Pages()})
 	}
 	cells := make([]Cell, len(columns))
 	for n := range g.Rows {

@@ -195,7 +195,7 @@ func (r *columnReader) take(v *pq.Value) error {
 	case pq.Int64:
 		r.data = le.AppendUint64(r.data, uint64(v.Int64()))[:len(r.data)+f.Bits/8]
 	case pq.Float:
-		r.data = le.AppendUint32(r.data, uint32(v.Uint32()))
+		r.data = le.AppendUint32(r.data, v.Uint32())
 	case pq.Double:
 		r.data = le.AppendUint64(r.data, v.Uint64())
 	case pq.ByteArray, pq.FixedLenByteArray:

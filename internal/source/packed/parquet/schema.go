@@ -3,6 +3,7 @@ package parquet
 import (
 	"encoding/base64"
 	"fmt"
+	"slices"
 
 	pq "github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/deprecated"
@@ -39,11 +40,12 @@ func (b *builder) field(node pq.Field, name string, def int, lists []int) (arrow
 	if node.Repeated() { // a list without a group around it
 		def++
 		inner := arrow.Field{Name: "element"}
-		err := b.content(&inner, node, def, append(lists[:len(lists):len(lists)], def))
+		err := b.content(&inner, node, def, append(slices.Clip(lists), def))
 		f.Kind, f.Inner, f.Column = arrow.List, []arrow.Field{inner}, inner.Column
 		return f, err
 	}
-	return f, b.content(&f, node, def, lists)
+	err := b.content(&f, node, def, lists)
+	return f, err
 }
 
 func (b *builder) content(f *arrow.Field, node pq.Field, def int, lists []int) error {
@@ -62,7 +64,7 @@ func (b *builder) content(f *arrow.Field, node pq.Field, def int, lists []int) e
 	if isList && len(inner) == 1 && inner[0].Repeated() {
 		f.Kind = arrow.List
 		def++
-		lists = append(lists[:len(lists):len(lists)], def)
+		lists = append(slices.Clip(lists), def)
 		element := inner[0]
 		if e := element; !e.Leaf() && len(e.Fields()) == 1 {
 			x, err := b.field(e.Fields()[0], "element", def, lists)
