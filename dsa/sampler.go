@@ -114,6 +114,19 @@ func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 	return ident.ObjectID(x), true
 }
 
+// Touch notes that a job which the sampler does not know takes x, in an order of its own: what it brings into memory is
+// neutral. No choice, and nothing that choices are drawn from, is any other for it.
+func (s *Sampler) Touch(x ident.ObjectID) {
+	if x >= MaxObjects {
+		return
+	}
+	if !s.objects.known(uint32(x)) {
+		s.objects.grow(int(x) + 1)
+	}
+	s.pool.latest = noObject
+	s.pool.makeNeutral(uint32(x))
+}
+
 // take commits that a job takes x, whose place is l: it needs x no more.
 func (s *Sampler) take(j *job, x, l uint32) {
 	if j.tiles > 1 {

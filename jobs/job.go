@@ -238,12 +238,20 @@ func (j *Job) Attached() int {
 
 // Open opens the ledger of an epoch.
 func (j *Job) Open(epoch uint32) *Ledger {
-	l := NewLedger(epoch, j.Member, j.Spec.Dropped())
+	l := j.Spec.Ledger(epoch, j.Member)
 	j.Ledgers = append(j.Ledgers, l)
 	if len(j.Ledgers) > keepLedgers {
 		j.Ledgers = append(j.Ledgers[:0], j.Ledgers[1:]...)
 	}
 	return l
+}
+
+// Ledger is an account that is open, of an epoch with those members.
+func (s Spec) Ledger(epoch uint32, member *bits.Set) *Ledger {
+	if s.Given {
+		return NewStreamLedger(epoch, member)
+	}
+	return NewLedger(epoch, member, s.Dropped())
 }
 
 // Forget drops the newest account, of an epoch that no client has seen.
@@ -287,7 +295,10 @@ func (j *Job) Exhausted(r int) bool {
 	case Waiting, Left:
 		return true
 	case InEpoch:
-		return k.Step >= j.Spec.Batches(r)
+		if j.Spec.Given {
+			return k.Stream.Over(k.Step)
+		}
+		return !j.HasBatch(r)
 	default:
 		return false
 	}

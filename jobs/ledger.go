@@ -34,6 +34,8 @@ type Ledger struct {
 	Dropped     int // by drop_last and even; while running, the most that may be
 	Ranks       int // that were sent its end
 	State       EpochState
+	// Stream: the client says which samples come, so a sample may come many times, and Subset counts what was picked.
+	Stream bool
 
 	// Of jobs whose ranks are in step (Spec.InStep): steps that were decided, those of which that is durable, and samples
 	// of skipped steps, which went back to the epoch and may be dropped, too.
@@ -41,6 +43,7 @@ type Ledger struct {
 
 	member    *bits.Set // the subset; shared, not modified
 	committed *bits.Set
+	picked    int // of a stream, in place of committed
 }
 
 // NewLedger opens the account of an epoch over the subset's members.
@@ -48,10 +51,20 @@ func NewLedger(epoch uint32, member *bits.Set, dropped int) *Ledger {
 	return &Ledger{Epoch: epoch, Subset: member.Len(), Dropped: dropped, member: member, committed: new(bits.Set)}
 }
 
+// NewStreamLedger opens the account of an epoch of an index stream, over the members that it may name.
+func NewStreamLedger(epoch uint32, member *bits.Set) *Ledger {
+	return &Ledger{Epoch: epoch, Stream: true, member: member, committed: new(bits.Set)}
+}
+
 // Commit enters a pick. The error is a violation of exactly-once and marks the epoch.
 func (l *Ledger) Commit(x ident.ObjectID) error {
 	if l.committed == nil {
 		return fmt.Errorf("epoch %d: object %d was picked after its account was %s", l.Epoch, x, l.State)
+	}
+	if l.Stream {
+		l.picked++
+		l.Subset = l.picked
+		return nil
 	}
 	if !l.member.Has(uint32(x)) {
 		l.State = Violated
@@ -66,7 +79,7 @@ func (l *Ledger) Commit(x ident.ObjectID) error {
 
 // CommitAll enters picks, in order. The error is that of the first that Commit refuses.
 func (l *Ledger) CommitAll(picks []ident.ObjectID) error {
-	if l.committed != nil && bits.AddNew(l.committed, l.member, picks) {
+	if l.committed != nil && !l.Stream && bits.AddNew(l.committed, l.member, picks) {
 		return nil
 	}
 	for _, x := range picks { // one of them is refused
@@ -81,6 +94,11 @@ func (l *Ledger) CommitAll(picks []ident.ObjectID) error {
 func (l *Ledger) Return(x ident.ObjectID) error {
 	if l.committed == nil {
 		return fmt.Errorf("epoch %d: object %d was returned after its account was %s", l.Epoch, x, l.State)
+	}
+	if l.Stream && l.picked > 0 {
+		l.picked--
+		l.Subset = l.picked
+		return nil
 	}
 	if !l.committed.Remove(uint32(x)) {
 		l.State = Violated
@@ -106,7 +124,7 @@ func (l *Ledger) Close() error {
 	if l.State != Running {
 		return nil
 	}
-	picked := l.committed.Len()
+	picked := l.Committed()
 	if l.Subset-picked > l.Dropped+l.GivenUp || l.Delivered+l.Quarantined != picked {
 		l.State = Violated
 		return fmt.Errorf("epoch %d: of a subset of %d, %d were picked, %d delivered and %d quarantined, "+
@@ -138,6 +156,9 @@ func (l *Ledger) Copy() *Ledger {
 func (l *Ledger) Committed() int {
 	if l.committed == nil {
 		return 0
+	}
+	if l.Stream {
+		return l.picked
 	}
 	return l.committed.Len()
 }

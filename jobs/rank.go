@@ -107,6 +107,7 @@ type Rank struct {
 	Ended  int64  // the last epoch whose end was sent; -1 = none
 	Next   uint32 // the epoch it asked for, when Waiting
 	Waited time.Duration
+	Stream Stream // of order given
 
 	LastTake time.Time     // when it last released a batch
 	Heard    time.Time     // since when it has done nothing: it attached, asked for an epoch, released a batch, or got one

@@ -28,6 +28,10 @@ type Spec struct {
 	Slots    int    // slots of a rank's ring
 	Epochs   uint32 // epochs until the job ends; 0 = until its client leaves
 	OnError  OnError
+	Advance  Advance
+	// Given: the client says which samples come, in batches of at most Batch, for as long as it likes. Such a job has one
+	// rank, and none of the numbers below.
+	Given bool
 }
 
 // Validate refuses what can never deliver a batch. Numbers in the message are the user's.
@@ -42,6 +46,13 @@ func (s Spec) Validate() error {
 		return errs.New(errs.Invalid, s.Name, "choose 1 to 1,024", "job %s: world_size %d", s.Name, s.World)
 	case s.Slots < 2 || s.Slots > 66:
 		return errs.New(errs.Invalid, s.Name, "choose a prefetch of 1 to 64", "job %s: a ring of %d slots", s.Name, s.Slots)
+	case s.Given && s.World != 1:
+		return errs.New(errs.Unsupported, s.Name, "register a job for each process: each one has a stream of its own",
+			"job %s: order given, with %d ranks", s.Name, s.World)
+	case s.Given && (s.OnError == Substitute || s.DropLast):
+		return errs.New(errs.Unsupported, s.Name, "choose on_error raise or skip, and leave a short batch out of the stream",
+			"job %s: order given, where the client alone says which samples come, with on_error substitute or drop_last",
+			s.Name)
 	case s.Subset < s.World:
 		return errs.New(errs.SubsetEmpty, s.Name, "use fewer ranks or a wider subset",
 			"job %s: %d samples cannot be dealt to %d ranks", s.Name, s.Subset, s.World)
@@ -85,8 +96,11 @@ func (s Spec) RankSamples(r int) int {
 }
 
 // Batches is how many batches rank r gets in an epoch. It is equal for all ranks, except with Even off and DropLast on
-// or Batch 1, where a rank that has one sample less may lack a batch.
+// or Batch 1, where a rank that has one sample less may lack a batch. It is 0 where it is not known: of order given.
 func (s Spec) Batches(r int) int {
+	if s.Given {
+		return 0
+	}
 	own := (s.RankSamples(r) + s.Batch - 1) / s.Batch
 	if s.DropLast || s.Batch == 1 || own == 0 {
 		return own

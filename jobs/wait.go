@@ -59,7 +59,7 @@ func (r *Rank) PresenceOf(lives bool) Presence {
 
 // Progress is how far a rank is on the way to its next batch.
 //
-//	NoEpoch ─▶ AwaitsEpoch ─▶ Ordering ─▶ Preparing ─▶ Recording ─▶ AwaitsStep
+//	NoEpoch ─▶ AwaitsEpoch ─▶ Ordering, AwaitsPicks ─▶ Preparing ─▶ Recording ─▶ AwaitsStep
 type Progress uint8
 
 // The phases of progress.
@@ -69,6 +69,7 @@ const (
 	Ordering                    // the order of the epoch is being made
 	Preparing                   // samples of the batch are missing
 	Recording                   // the batch is whole, and its record is not durable
+	AwaitsPicks                 // its client has not said which samples come next
 	AwaitsStep                  // the batch is ready, and its step cannot be given without the ranks in Step
 )
 
@@ -158,6 +159,8 @@ func WaitOf(f Facts, m Machine) Wait {
 		return say(Script, "the training script: it has asked for no epoch since the end of epoch %d", f.Over)
 	case f.Progress == NoEpoch:
 		return say(Script, "the training script: it has not begun to iterate")
+	case f.Progress == AwaitsPicks:
+		return say(Script, "the training script: it has not said which samples come next")
 	case f.Progress == AwaitsEpoch:
 		for _, b := range f.Behind {
 			w.Ranks = append(w.Ranks, b.Rank)

@@ -1,4 +1,4 @@
-"""larder as a job of peers.py; the daemon is started by it."""
+"""larder as a job of peers.py and stores.py; the daemon is started by them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def open_loader(spec: child.Spec) -> child.Epoch:
 
     ops = larder.ops
     loader = larder.Loader(
-        f"imagefolder:{spec['data']}", batch_size=spec["batch"], shuffle=True, seed=spec["job"],
+        spec.get("uri") or f"imagefolder:{spec['data']}", batch_size=spec["batch"], shuffle=True, seed=spec["job"],
         job=f"peers-{spec['job']}", share=spec["variant"] or "none",
         transform=[ops.RandomResizedCrop(spec["crop"]), ops.HFlip(), ops.ToImage()])
     return lambda: iter(loader)

@@ -1,7 +1,7 @@
 """MosaicML streaming: shards of the files' own bytes, read in torch's DataLoader; Pillow decodes, crops and resizes.
 
 A second program, `convert`, writes the shards. Two jobs cannot open one folder of shards, so each has a folder of hard
-links to the same files.
+links to the same files. With `remote` each job downloads the shards from there into a folder of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def open_loader(spec: child.Spec) -> child.Epoch:
     torch.set_num_threads(1)
     folder = pathlib.Path(spec["scratch"], f"job-{spec['job']}")
     folder.mkdir()
-    for shard in pathlib.Path(spec["converted"]).iterdir():
+    remote = spec.get("remote")
+    for shard in [] if remote else pathlib.Path(spec["converted"]).iterdir():
         os.link(shard, folder / shard.name)
     change = transforms.Compose([transforms.RandomResizedCrop(spec["crop"]), transforms.RandomHorizontalFlip(),
                                  transforms.PILToTensor()])
@@ -41,7 +42,7 @@ def open_loader(spec: child.Spec) -> child.Epoch:
             sample = super().__getitem__(i)
             return change(Image.open(io.BytesIO(sample["image"])).convert("RGB")), sample["label"]
 
-    images = Images(local=str(folder), shuffle=True, shuffle_seed=spec["job"], batch_size=spec["batch"])
+    images = Images(remote=remote, local=str(folder), shuffle=True, shuffle_seed=spec["job"], batch_size=spec["batch"])
     loader = torch.utils.data.DataLoader(images, batch_size=spec["batch"], num_workers=spec["workers"],
                                          persistent_workers=spec["workers"] > 0)
     return lambda: iter(loader)

@@ -5,6 +5,9 @@ next: 8 jobs on one daemon, everything in memory, each consumer sleeps 50 ms bet
 3x224x224, so that the machine is not full; the share of it that was busy is printed, and with 70 % or more the figures
 do not count. Times are of one next(), and of dropping the batch before, which gives its slot back.
 
+least: the same 8 consumers without larder: a call of about as much Python code as next() runs, on memory of the
+process itself, that returns an array made before the pause. It says what a pause costs an interpreter here.
+
 cpu: processor time of a batch of 256x3x224x224 uint8 that is ready until it has been dropped again, both sides
 together, its filling excluded. larder: the client's side on such batches, and the whole daemon on batches of one image
 of one pixel, which still has planning, journal and the filling of that pixel in it: an upper bound. torch: DataLoader
@@ -17,10 +20,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import os
 import pathlib
 import statistics
 import sys
+import threading
 import time
 
 from loaders import Build, Daemon, cpu_of, gate, photographs, spawn
@@ -89,6 +94,56 @@ def child_next(job: Consumer) -> None:
     daemon = cpu_of(int(os.environ["LARDER_BENCH_DAEMON"]))
     loader.close()
     print(json.dumps({"waits": waits, "drops": drops, "cpu": cpu, "end": daemon}), flush=True)
+
+
+class Least:
+    """An iterator that does what the short way of larder's next() does, with nothing behind it."""
+
+    def __init__(self, page: memoryview) -> None:
+        self.lock, self.words, self.head, self.mask, self.first = threading.RLock(), page.cast("Q"), 0, 3, 16
+        self.ready: dict[int, tuple[object, list[int]]] = {}
+        self.held: dict[int, list[int]] = {}
+        self.frames = self.rows = self.batches = self.samples = 0
+
+    def __next__(self) -> object:
+        with self.lock:
+            words = self.words
+            at = self.first + ((self.head & self.mask) << 3)
+            seq, slot = words[at], words[at + 3]
+            if (seq != 0 or words[at + 1] != self.frames or words[at + 4] & 0xFFFFFFFF != 0 or slot >> 32 != self.rows
+                    or len(self.held) > 1):
+                raise StopIteration
+            slot &= 0xFFFFFFFF
+            batch, lease = self.ready.pop(slot)
+            self.held[slot] = lease
+            self.head = self.head + 1
+            lease.append(words[at + 2])
+            self.batches += 1
+            self.samples += self.rows
+            return batch
+
+
+def child_least(pause: float, batches: int) -> None:
+    """As child_next, of Least."""
+    import numpy as np
+
+    page = mmap.mmap(-1, 8 << 20)
+    it = Least(memoryview(page))
+    waits: list[float] = []
+    drops: list[float] = []
+    gate()
+    for _ in range(batches):
+        root = np.frombuffer(page, np.uint8, 4 << 20, 0)
+        it.ready[0] = (np.ndarray((SMALL, *SHAPE[1:]), np.uint8, root), [])
+        del root
+        time.sleep(pause)
+        t = time.perf_counter()
+        value = next(it)
+        taken = time.perf_counter()
+        del value
+        drops.append(time.perf_counter() - taken)
+        waits.append(taken - t)
+    print(json.dumps({"waits": waits, "drops": drops}), flush=True)
 
 
 def child_epoch(data: str, batch: int, pause: float, batches: int) -> None:
@@ -194,6 +249,13 @@ def run_next(build: Build, seconds: float) -> dict[str, float]:
             "busy": (marks[1][0] - marks[0][0]) / max(1, marks[1][1] - marks[0][1])}
 
 
+def run_least(seconds: float) -> dict[str, float]:
+    results = spawn([command("least", PAUSE, int(seconds / PAUSE)) for _ in range(JOBS)], dict(os.environ), __file__)
+    waits, drops = ([1e6 * w for r in results for w in r[k]] for k in ("waits", "drops"))
+    return {"p50_us": quantile(waits, 0.5), "p99_us": quantile(waits, 0.99), "drop_p50_us": quantile(drops, 0.5),
+            "drop_p99_us": quantile(drops, 0.99)}
+
+
 def run_larder(build: Build, many: str, batches: int) -> dict[str, float]:
     """many has images for an epoch of so many batches."""
     words = {"client": command("epoch", many, SHAPE[0], 0.1, batches),
@@ -223,6 +285,8 @@ def main() -> None:
     kind, *rest = sys.argv[2:]
     if kind == "next":
         child_next(Consumer(**json.loads(rest[0])))
+    elif kind == "least":
+        child_least(float(rest[0]), int(rest[1]))
     elif kind == "epoch":
         data, batch, pause, batches = rest
         child_epoch(data, int(batch), float(pause), int(batches))

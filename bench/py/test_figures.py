@@ -14,6 +14,7 @@ import loaders
 import native
 import peer_tensorsocket
 import promises
+import python_datasets
 from figures import Bar, Source
 
 
@@ -165,3 +166,25 @@ def test_the_go_packages_with_benchmarks_are_there(package):
     this = loaders.Build("this", "", loaders.ROOT)
     folder = loaders.ROOT / native.room(this, package)
     assert any("func Benchmark" in f.read_text() for f in folder.glob("*_test.go")), folder
+
+
+def test_python_datasets_count_what_came_after_the_first_batch() -> None:
+    one = {"marks": [1.0, 2.0, 4.0], "cpu": 0.5, "samples": 100, "late": 20}
+    two = {"marks": [1.5, 3.0, 4.0], "cpu": 0.5, "samples": 100, "late": 20}
+    r = python_datasets.rates([one], 1.0)
+    assert r == pytest.approx({"first": 80.0, "later": 50.0, "cpu": 7500.0})
+    both = python_datasets.rates([one, two])
+    assert both == pytest.approx({"first": 160 / 2.0, "later": 200 / 2.0, "cpu": 2500.0})
+
+
+def test_python_datasets_measure_what_their_bars_name() -> None:
+    labels = [label for label, _ in python_datasets.steps_of(loaders.Build("x", "x", loaders.ROOT), "x")]
+    for b in python_datasets.bars():
+        assert {b.mine.label, *(s.label for s in b.reference)} <= set(labels)
+    order = []
+    steps = [(name, lambda name=name: order.append(name) or {"first": 1.0}) for name in ("a", "b")]
+    runs = python_datasets.measure(steps, 0, False)
+    assert order == ["a", "b", "b", "a", "a", "b"] and len(runs["a"]) == figures.FEWEST
+    assert len(python_datasets.measure(steps, 0, True)["b"]) == 1
+    page = (loaders.ROOT / "docs/benchmarks.md").read_text()
+    assert page.count(python_datasets.BEGIN) == page.count(python_datasets.END) == 1

@@ -138,14 +138,22 @@ type verifier struct {
 	before           func(enc []byte) // for tests, which have no image that panics
 }
 
-func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
-	// Without a daemon, stores are reached as one would be that LARDER_CONFIG and the environment configure.
+// ownStores are for commands that read without a daemon: stores are reached as one would be that LARDER_CONFIG and the
+// environment configure. Close them.
+func ownStores() (*store.Stores, error) {
 	cfg, err := config.Load(os.Getenv("LARDER_CONFIG"), os.Environ(), nil)
 	if err != nil {
 		return nil, err
 	}
+	return store.New(store.Config{Settings: daemon.StoreSettings(cfg), Log: slog.New(slog.DiscardHandler)}), nil
+}
+
+func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
+	stores, err := ownStores()
+	if err != nil {
+		return nil, err
+	}
 	quiet := slog.New(slog.DiscardHandler)
-	stores := store.New(store.Config{Settings: daemon.StoreSettings(cfg), Log: quiet})
 	defer stores.Close()
 	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir, Stores: stores,
 		Logger: quiet})

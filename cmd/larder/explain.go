@@ -64,7 +64,9 @@ and what would help.`,
 				for _, d := range data.GetDatasets() {
 					uris[d.GetName()] = d.GetUri()
 				}
-				return explain(job.GetJob(), all.GetJobs(), tiers.GetTiers(), uris).write(cmd.OutOrStdout())
+				x := explain(job.GetJob(), all.GetJobs(), tiers.GetTiers(), uris)
+				explainDisk(x, tiers.GetDisk())
+				return x.write(cmd.OutOrStdout())
 			})
 		},
 	}
@@ -130,6 +132,21 @@ func explainTiers(x *explanation, j *larderv1.Job, tiers []*larderv1.Tier) {
 			x.say("memory", "The %s tier is full: %s of %s, %s entries have left for others. More memory would save work.",
 				t.GetForm(), units.Size(t.GetUsed()), units.Size(t.GetBudget()), count(t.GetEvictions()))
 		}
+	}
+}
+
+// explainDisk says what the disk tier does for all jobs, and what it does not.
+func explainDisk(x *explanation, d *larderv1.DiskTier) {
+	if reads := d.GetHits() + d.GetMisses(); reads > 0 {
+		x.say("disk", "Of %s of samples of stores by all jobs, the disk tier served %s.", plural(reads, "read", "reads"),
+			count(d.GetHits()))
+	}
+	if d.GetRefused() > 0 && d.GetState() == "" {
+		x.say("disk", "It is full of samples that are needed as much: %s of %s. A larger one would save reads.",
+			units.Size(d.GetUsed()), units.Size(d.GetSize()))
+	}
+	if d.GetState() != "" {
+		x.say("disk", "The disk tier does less than it should: %s.", strings.TrimSuffix(d.GetState(), "."))
 	}
 }
 

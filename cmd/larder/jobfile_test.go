@@ -66,7 +66,8 @@ func TestEveryFieldOfAJob(t *testing.T) {
 	full := &larderv1.JobSpec{Name: "n", Dataset: "d", Subset: "s", BatchSize: 1, Shuffle: true, Order: "fixed", Seed: 2,
 		DropLast: true,
 		Even:     "none", WorldSize: 3, Replica: 4, NumNodes: 5, Share: "augmented", OnError: "skip", Prefetch: 6, Epochs: 7,
-		SkipEmpty: true, Cache: "items", Indices: []byte{1, 0, 0, 0}, SampleTimeout: durationpb.New(30 * time.Second),
+		SkipEmpty: true, Advance: "on_request", Cache: "items", Indices: []byte{1, 0, 0, 0},
+		SampleTimeout: durationpb.New(30 * time.Second),
 		Schema: &larderv1.Schema{Structure: "{}", Fields: []*larderv1.SchemaField{
 			{Name: "x", Kind: "array", Dtype: "uint8", Shape: []int64{2, -1}}}},
 		Transform: []*larderv1.Op{{Kind: "k", Name: "Resize",

@@ -237,9 +237,13 @@ func describeSpec(t *tabwriter.Writer, j *larderv1.Job) {
 		}
 		row(t, "next epoch", fmt.Sprintf("%s: %s samples", next, count(n)))
 	}
-	row(t, "batches", count(j.GetBatchesPerEpoch())+" "+batchesText(j))
+	if s.GetOrder() == "given" {
+		row(t, "batches", "as its client says, of at most "+plural(s.GetBatchSize(), "sample", "samples"))
+	} else {
+		row(t, "batches", count(j.GetBatchesPerEpoch())+" "+batchesText(j))
+	}
 	order := s.GetOrder()
-	if !s.GetShuffle() {
+	if !s.GetShuffle() && order == "" {
 		order = "sequential"
 	}
 	row(t, "order", order)

@@ -31,7 +31,7 @@ const graceOfProfile = 9 * time.Second
 
 func newProfile() *cobra.Command {
 	var out outputFlag
-	var recipe, save, limit string
+	var recipe, save, limit, diskDir string
 	var seconds float64
 	var workers int
 	cmd := &cobra.Command{
@@ -78,6 +78,15 @@ Without a recipe file, these three are measured.`,
 			if cfg.Recipe, err = readRecipe(recipe, cmd.InOrStdin()); err != nil {
 				return err
 			}
+			if diskDir != "" {
+				if cfg.Disk, err = filepath.Abs(diskDir); err != nil {
+					return err
+				}
+			}
+			if cfg.Stores, err = ownStores(); err != nil {
+				return err
+			}
+			defer cfg.Stores.Close()
 			p, err := measure(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -99,6 +108,8 @@ Without a recipe file, these three are measured.`,
 	cmd.Flags().IntVar(&workers, "workers", 0, "workers, as prep.workers of the daemon; 0 = one per core")
 	cmd.Flags().StringVar(&limit, "storage-limit", "",
 		"bytes a second that reading is held to, as source.storage_limit of the daemon")
+	cmd.Flags().StringVar(&diskDir, "disk", "",
+		"also measure a disk tier in this directory, as tiers.disk.dir of the daemon")
 	cmd.Flags().StringVar(&save, "save", profile.DefaultFile(), "file to save the profile in; empty = none")
 	cmd.Flags().Lookup("save").DefValue = "profile.json in the user's cache folder"
 	out.register(cmd)
@@ -240,6 +251,10 @@ func profileTable(t *tabwriter.Writer, p *profile.Profile, saved string) {
 	}
 	fmt.Fprintln(t)
 	row(t, "storage", units.Size(int64(p.Storage.BytesPerSecond))+"/s", cold(p))
+	if d := p.Disk; d != nil {
+		row(t, "disk tier", units.Size(int64(d.BytesPerSecond))+"/s", fmt.Sprintf("%.2f ms for one sample; %s; %s",
+			1000*d.Latency, printable(d.Dir), d.Method))
+	}
 	row(t, "memory", units.Size(int64(p.Memory))+"/s", "copied by all workers together")
 	if saved != "" {
 		row(t, "saved as", filepath.Clean(saved))

@@ -147,7 +147,8 @@ func statsTable(t *tabwriter.Writer, s *larderv1.Stats) {
 	for _, x := range s.GetTiers() {
 		total += x.GetBudget()
 	}
-	tierTable(t, &larderv1.GetTiersResponse{Tiers: s.GetTiers(), Total: total, Split: s.GetSplit()})
+	tierTable(t, &larderv1.GetTiersResponse{Tiers: s.GetTiers(), Total: total, Split: s.GetSplit(),
+		Disk: s.GetDisk()})
 	row(t)
 	jobTable(t, s.GetJobs())
 }

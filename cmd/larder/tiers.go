@@ -54,6 +54,7 @@ type tiersTold interface {
 	GetTiers() []*larderv1.Tier
 	GetTotal() uint64
 	GetSplit() *larderv1.Split
+	GetDisk() *larderv1.DiskTier
 }
 
 func tierTable(t *tabwriter.Writer, r tiersTold) {
@@ -66,6 +67,11 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 			evictions+x.GetEvictions()
 	}
 	row(t, "total", units.Size(used), units.Size(r.GetTotal()), "", count(entries), count(hits), count(evictions), "")
+	if d := r.GetDisk(); d != nil {
+		row(t, "disk", units.Size(d.GetUsed()), units.Size(d.GetSize()), "", count(d.GetEntries()+d.GetBlocks()),
+			count(d.GetHits()+d.GetBlockHits()), count(d.GetEvictions()), "need")
+	}
+	diskRows(t, r.GetDisk())
 	s := r.GetSplit()
 	if len(s.GetDatasets()) > 0 {
 		fmt.Fprintln(t)
@@ -100,6 +106,36 @@ func tierTable(t *tabwriter.Writer, r tiersTold) {
 	}
 }
 
+// diskRows writes what is to be said of the disk tier, if anything.
+func diskRows(t *tabwriter.Writer, d *larderv1.DiskTier) {
+	if d == nil {
+		return
+	}
+	fmt.Fprintln(t)
+	where := printable(d.GetDir())
+	if where == "" {
+		where = "of another user"
+	}
+	row(t, "disk tier", where)
+	row(t, "reads", fmt.Sprintf("%s (%s) from it, %s from stores", count(d.GetHits()), units.Size(d.GetHitBytes()),
+		count(d.GetMisses())))
+	if n := d.GetBlockHits() + d.GetBlockMakes(); n > 0 {
+		row(t, "blocks", fmt.Sprintf("%s there, %s made", count(d.GetBlockHits()), count(d.GetBlockMakes())))
+	}
+	row(t, "kept", fmt.Sprintf("%s (%s) written; not kept: %s for want of need, %s as the disk was too slow",
+		count(d.GetWritten()), units.Size(d.GetWrittenBytes()), count(d.GetRefused()), count(d.GetSkipped())))
+	if n := d.GetDamaged() + d.GetErrors(); n > 0 {
+		row(t, "faults", fmt.Sprintf("%s damaged, %s errors; read from stores instead", count(d.GetDamaged()),
+			count(d.GetErrors())))
+	}
+	if d.GetForeign() > 0 {
+		row(t, "foreign", plural(d.GetForeign(), "file is", "files are")+" not of larder: left alone, and not counted")
+	}
+	if d.GetState() != "" {
+		row(t, "state", printable(d.GetState()))
+	}
+}
+
 // whyRows writes the reason of a split, each of its parts on a line.
 func whyRows(t *tabwriter.Writer, why string) {
 	name := "why"
@@ -115,9 +151,9 @@ func newTiersResize(g *globals) *cobra.Command {
 		Use:   "resize TIER=SIZE...",
 		Short: "Change tier sizes of the running daemon, all or none",
 		Long: `Change the size of total, encoded, decoded or augmented: 2GiB, 512MB, auto, or a percentage. A percentage of
-total is of the machine's memory; that of a tier is of total, also when total changes later. All sizes of one call are
-applied, or none. Tiers shrink and grow without a flush. The sizes hold until the next larder config apply, SIGHUP or
-start of the daemon; set them in the configuration to keep them.`,
+total is of the machine's memory; that of a tier is of total, also when total changes later. disk takes bytes alone, and
+is beside the total. All sizes of one call are applied, or none. Tiers shrink and grow without a flush. The sizes hold
+until the next larder config apply, SIGHUP or start of the daemon; set them in the configuration to keep them.`,
 		Example: "  larder tiers resize decoded=2GiB encoded=auto",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -154,8 +190,8 @@ start of the daemon; set them in the configuration to keep them.`,
 func resizeRequest(args []string) (*larderv1.SetTiersRequest, error) {
 	req := &larderv1.SetTiersRequest{}
 	fields := map[string]*string{"total": &req.Total, "encoded": &req.Encoded, "decoded": &req.Decoded,
-		"augmented": &req.Augmented}
-	names := []string{"total", "encoded", "decoded", "augmented"}
+		"augmented": &req.Augmented, "disk": &req.Disk, "disk.size": &req.Disk}
+	names := []string{"total", "encoded", "decoded", "augmented", "disk"}
 	for _, a := range args {
 		name, value, ok := strings.Cut(a, "=")
 		name = strings.TrimPrefix(name, "tiers.")

@@ -296,7 +296,7 @@ func recordedJob(j *larderv1.RecordedJob) trace.Recorded {
 	s := j.GetSpec()
 	batch := max(1, int(s.GetBatchSize()))
 	order := s.GetOrder()
-	if !s.GetShuffle() {
+	if !s.GetShuffle() && order == "" { // "given" stays, and no simulation takes it: its picks are its client's
 		order = "sequential"
 	}
 	looks := s.GetShuffle() && order != "fixed"

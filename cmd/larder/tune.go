@@ -69,6 +69,7 @@ type tuneFlags struct {
 	files, splits []string
 	degrees       []float64
 	budget, model string
+	disk          string
 	use           profile.Use
 }
 
@@ -99,6 +100,8 @@ would give it. Models: bottleneck (the busiest resource limits), seneca (Eq. 1-9
 		"file of larder profile; may be given several times (default: the one saved last)")
 	cmd.Flags().StringVar(&f.budget, "budget", "auto",
 		"memory of all tiers, e.g. 8GiB or 30%; auto = what tiers.total would be")
+	cmd.Flags().StringVar(&f.disk, "disk", "",
+		"bytes of a disk tier, e.g. 200GiB, whose speed larder profile --disk measured")
 	cmd.Flags().StringArrayVar(&f.splits, "split", nil,
 		"also predict this split, e.g. encoded=2GiB,decoded=1GiB; may be given several times")
 	cmd.Flags().IntVar(&f.use.Jobs, "jobs", 1, "jobs that run at once on each profile")
@@ -148,6 +151,9 @@ func (f *tuneFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := f.tuneDisk(list); err != nil {
+		return err
+	}
 	demand := profile.Demand(bytes, f.use, list...)
 	plan, err := m.Solve(demand)
 	if err != nil {
@@ -177,6 +183,27 @@ func (f *tuneFlags) run(cmd *cobra.Command) error {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%s", t.Config)
 	return err
+}
+
+// tuneDisk sets what --disk says.
+func (f *tuneFlags) tuneDisk(list []*profile.Profile) error {
+	if f.disk == "" {
+		return nil
+	}
+	size, err := config.ParseSize(f.disk)
+	if err != nil {
+		return err
+	}
+	if size.IsAuto() || size.IsPercent() {
+		return usagef("e.g. --disk 200GiB", "--disk %s is no number of bytes", f.disk)
+	}
+	for _, p := range list {
+		if p.Disk == nil {
+			return usagef("larder profile --disk DIR measures it", "the profile of %s has no disk tier", p.Dataset.URI)
+		}
+	}
+	f.use.Disk = size.Of(0)
+	return nil
 }
 
 // tuneDegrees sets what --degree says.

@@ -382,18 +382,28 @@ func (c *checker) epoch(g *gen, loaded bool, sets *sets) {
 			e.Delivered += uint64(b.rows)
 		}
 	}
-	c.repeats(got, bad)
-	e.Quarantined = distinct(bad)
+	if root.Stream {
+		e.Quarantined = uint64(len(bad))
+	} else {
+		c.repeats(got, bad)
+		e.Quarantined = distinct(bad)
+	}
 	if account != nil {
 		e.Removed = account.Removed
 		if reported := e.Quarantined + e.Removed; c.options.Silent[root.Job] && account.Quarantined > reported {
 			e.Silent = account.Quarantined - reported
 		}
 	}
-	sets.add(root, got, bad)
+	if !root.Stream {
+		sets.add(root, got, bad)
+	}
 	switch {
 	case whole && !unsure && !broken:
 		e.State = Whole
+		if root.Stream {
+			c.streamed(&e, root, account)
+			break
+		}
 		c.sum(g, &e, root, heard{account, got, bad}, sets)
 	case loaded && !whole:
 		e.State = Continued
@@ -509,6 +519,19 @@ func (g *gen) empty() int {
 type heard struct {
 	account  *Account // of the daemon; nil = it was not heard
 	got, bad []seen
+}
+
+// streamed holds a whole epoch of an index stream to the daemon's own account: how long it should be, only its client
+// knows, and its audit log has the steps without a gap.
+func (c *checker) streamed(e *Epoch, root *run, account *Account) {
+	if e.Subset = e.Delivered + e.Quarantined; account == nil {
+		return
+	}
+	if e.Delivered != account.Delivered || account.Subset != account.Delivered+account.Quarantined {
+		c.add(Finding{Kind: Disputed, Job: e.Job, Epoch: e.Epoch, Where: root.at(root.line), Text: fmt.Sprintf(
+			"%d samples were received of an index stream, and the daemon says %d of %d", e.Delivered, account.Delivered,
+			account.Subset)})
+	}
 }
 
 // sum holds a whole epoch to the number of its samples.

@@ -78,8 +78,10 @@ type Start struct {
 	N        uint64 `json:"n"` // samples of the subset, as the daemon said
 	Batch    uint32 `json:"batch"`
 	DropLast bool   `json:"drop_last,omitempty"`
-	Even     string `json:"even,omitempty"`
-	OnError  string `json:"on_error,omitempty"`
+	// Stream: the client says which samples come, as often as it likes; N is what there is to choose from
+	Stream  bool   `json:"stream,omitempty"`
+	Even    string `json:"even,omitempty"`
+	OnError string `json:"on_error,omitempty"`
 
 	Dataset     string `json:"dataset"`
 	Fingerprint string `json:"fingerprint,omitempty"` // of the dataset; empty: not known

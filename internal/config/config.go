@@ -51,6 +51,13 @@ type Tiers struct {
 	Model                              string  // that splits what is auto: bottleneck | seneca | simple
 	Fairness                           float64 // part of its fair share that the model leaves every job, 0 to 1
 	VerifyEvery                        int     // checksum on every n-th read of an entry, at least 1
+	Disk                               Disk
+}
+
+// Disk is the disk tier: stored bytes of samples that lie behind a network, on a local disk.
+type Disk struct {
+	Dir  string // "" = there is none
+	Size Size   // bytes; needed where Dir is set
 }
 
 // Policy names the eviction policy of each tier.

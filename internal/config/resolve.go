@@ -26,6 +26,8 @@ type Resolved struct {
 	MaxMemory                 int64  // bytes one image may take
 	StorageLimit, StorageIOPS int64  // bytes and reads a second, 0 = no limit
 	IndexDir                  string // "" = indexes are not saved
+	DiskDir                   string // "" = no disk tier
+	DiskSize                  int64  // bytes of it
 	StateDir                  string // "" = nothing survives the daemon
 	StateAuto                 bool   // it was not configured: the daemon may do without
 	Orders                    int64  // bytes of the orders of epochs that are over
@@ -67,6 +69,7 @@ func (c *Config) Validate() error {
 	if err := checkTiers(c, 0, func(s Size) (int64, bool) { return s.Of(0), fixed(s) }); err != nil {
 		problems = append(problems, err)
 	}
+	c.validateDisk(bad)
 	floors := 0.0
 	for _, d := range c.Datasets {
 		floors += d.Floor.percent
@@ -89,6 +92,24 @@ func (c *Config) Validate() error {
 			"log.max_size %s: it must be bytes, %s at the least", s, FormatBytes(leastLog))
 	}
 	return errors.Join(problems...)
+}
+
+// validateDisk checks the disk tier: who names a directory says how large it may be.
+func (c *Config) validateDisk(bad func(key, hint, format string, args ...any)) {
+	switch d := c.Tiers.Disk; {
+	case d.Size.IsPercent():
+		bad("tiers.disk.size", "write bytes like 200GiB", "tiers.disk.size %s: a percentage of memory says nothing of a disk",
+			d.Size)
+	case d.Dir != "" && d.Size.IsAuto():
+		bad("tiers.disk.size", "write bytes like 200GiB", "tiers.disk.dir is %s, and nothing says how large the tier may be",
+			d.Dir)
+	case d.Dir == "" && !d.Size.IsAuto():
+		bad("tiers.disk.dir", "name a directory on a fast local disk", "tiers.disk.size is %s, and there is no directory",
+			d.Size)
+	case d.Size.Of(0) > 0 && d.Size.Of(0) < leastDisk:
+		bad("tiers.disk.size", "raise it; 0 keeps nothing", "tiers.disk.size %s is less than %s", d.Size,
+			FormatBytes(leastDisk))
+	}
 }
 
 // validateTCP checks what gRPC on TCP needs: who listens must say who may call.
@@ -370,11 +391,13 @@ func (r *Resolved) folders(c *Config, m Machine) {
 	default:
 		r.IndexDir = expand(c.Source.IndexDir)
 	}
+	r.DiskDir, r.DiskSize = expand(c.Tiers.Disk.Dir), c.Tiers.Disk.Size.Of(0)
 }
 
 const (
 	leastEntry = 4096    // what the smallest entry of a tier takes: a page
 	leastTotal = 1 << 20 // some photographs; below it every tier is in vain
+	leastDisk  = 1 << 20 // some photographs
 	leastRing  = 1 << 20 // a batch of two photographs of 224 x 224 in float32; a ring has several slots
 	leastRate  = 100_000 // a photograph a second
 )

@@ -35,7 +35,7 @@ type StoreSettings struct {
 const storesKey = "stores"
 
 // StoreSchemes lists the kinds of stores that can be configured.
-var StoreSchemes = []string{"s3", "gs", "https", "http"}
+var StoreSchemes = []string{"s3", "gs", "az", "https", "http"}
 
 func defaultStore() StoreSettings {
 	return StoreSettings{PathStyle: "auto", IMDS: true, Parallel: 64, Timeout: 20 * time.Second, RetryFor: time.Minute,
@@ -50,8 +50,8 @@ type storeAttribute struct {
 }
 
 var storeAttributes = []storeAttribute{
-	{"endpoint", "URL", "address of the server of s3:// or gs://; " +
-		"empty = AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's, else AWS or Google", true,
+	{"endpoint", "URL", "address of the server of s3://, gs:// or az://; " +
+		"empty = AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's, else AWS or Google; AZURE_STORAGE_ACCOUNT's", true,
 		textOf(func(c *Config) *string { return &c.scratch.Endpoint }, checkEndpoint)},
 	{"region", "word", "region of the bucket; empty = AWS is asked, else AWS_REGION, the profile's, us-east-1", true,
 		textOf(func(c *Config) *string { return &c.scratch.Region }, checkWord)},
@@ -81,6 +81,9 @@ var storeAttributes = []storeAttribute{
 	{"price_gib", "number", "money for a GiB received", false,
 		numberOf(func(c *Config) *float64 { return &c.scratch.PriceGiB }, 1e9)},
 }
+
+// notAzure are attributes of buckets that a container of Azure does not have.
+var notAzure = []string{"region", "path_style", "profile"}
 
 // Store returns the settings of a place: the defaults, then what is configured for its scheme, then what is for it
 // alone.
@@ -116,10 +119,11 @@ func storeKey(key string) *Key {
 		return nil
 	}
 	for _, a := range storeAttributes {
-		if a.name != attribute || a.buckets && strings.HasPrefix(scheme, "http") {
+		if a.name != attribute || a.buckets && strings.HasPrefix(scheme, "http") ||
+			scheme == "az" && slices.Contains(notAzure, a.name) {
 			continue
 		}
-		return &Key{Name: key, Kind: a.kind, Doc: a.doc, Apply: Restart, See: "guides/stores.md",
+		return &Key{Name: key, Kind: a.kind, Doc: a.doc, Apply: Restart, See: "stores.md",
 			path: []string{storesKey, name, attribute}, value: storeValue(name, scheme, a)}
 	}
 	return nil
@@ -196,7 +200,7 @@ func checkEndpoint(s string) error {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return errors.New("it is not an address like https://HOST:PORT")
 	case u.User != nil:
-		return errors.New("it holds credentials, which do not belong into a configuration (docs/guides/stores.md)")
+		return errors.New("it holds credentials, which do not belong into a configuration (docs/stores.md)")
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 		return errors.New("it has a path; the bucket belongs into the URI of the dataset")
 	}

@@ -51,6 +51,7 @@ func (pl *planner) sendReady(s *stream, r int) {
 			}
 		}
 	}
+	pl.endStream(s, r)
 }
 
 // account enters a batch that leaves with so many rows; one that comes again only as far as it differs.
@@ -66,7 +67,7 @@ func (pl *planner) account(d *delivery, rows int) {
 	}
 	d.ledger.Deliver(rows, d.bad)
 	if rows > 0 {
-		s.given, s.last = true, max(s.last, d.instance)
+		s.given, s.last = true, max(s.last, d.newest())
 	}
 	s.job.Stats.Samples += uint64(rows)
 	s.job.Stats.Batches++

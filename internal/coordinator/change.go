@@ -194,7 +194,11 @@ func (lc *lifecycle) afterPause(s *stream) {
 }
 
 // promise states what an order keeps, in the sampler's own words, before the job draws.
-func promise(spec dsa.JobSpec) string {
+func promise(e Register) string {
+	if e.Spec.Given {
+		return "given: the client says which samples come and when, as often as it likes; no other job's order depends on it"
+	}
+	spec := e.Sample
 	spec.Subset = []ident.ObjectID{0}
 	s := dsa.New(0)
 	if s.Join(1, spec) != nil {

@@ -98,8 +98,8 @@ func (lc *lifecycle) Check() error {
 			err = errors.Join(err, fmt.Errorf("job %d is live and not in the roster", j.ID))
 			continue
 		}
-		if j.Begun() != s.joined() {
-			err = errors.Join(err, fmt.Errorf("job %d: begun %v, known to the sampler %v", j.ID, j.Begun(), s.joined()))
+		if j.Begun() != s.draws() {
+			err = errors.Join(err, fmt.Errorf("job %d: begun %v, known to the sampler %v", j.ID, j.Begun(), s.draws()))
 		}
 		if l := j.Ledger(); j.Begun() && (l == nil || l.Epoch != j.Epoch) {
 			err = errors.Join(err, fmt.Errorf("job %d is in epoch %d, of which it has no account", j.ID, j.Epoch))
@@ -272,6 +272,10 @@ func (pl *planner) checkStream(s *stream) error {
 				err = errors.Join(err, fmt.Errorf("job %d rank %d: %d rows pending, %d counted", j.ID, r, pending, d.pending))
 			}
 		}
+	}
+	if l := j.Ledger(); l != nil && l.Stream && l.Open() && l.Committed() != l.Subset {
+		err = errors.Join(err, fmt.Errorf("job %d epoch %d: %d picked of a stream of %d", j.ID, l.Epoch, l.Committed(),
+			l.Subset))
 	}
 	if l := j.Ledger(); l != nil && s.joined() && l.Open() && len(s.catching) == 0 {
 		if picked := l.Committed(); picked+pl.sampler.Remaining(j.ID) != j.Spec.Subset {

@@ -154,6 +154,8 @@ func (c *Core) handle(ev Event) {
 		c.life.attach(e)
 	case StartEpoch:
 		c.life.startEpoch(e)
+	case Picks:
+		c.life.picks(e)
 	case Released:
 		c.life.released(e)
 	case Detached:
@@ -207,7 +209,7 @@ func (c *Core) Deadline() time.Time {
 				d = at
 			}
 		}
-		if !s.job.Active() || !s.joined() {
+		if !s.job.Active() || !s.draws() {
 			continue
 		}
 		if at := c.life.idleAt(s); !at.IsZero() && (d.IsZero() || at.Before(d)) {

@@ -76,6 +76,9 @@ func resendOf(d *delivery, which func(*row) bool) resend {
 	for i := range d.rows {
 		if w := &d.rows[i]; which(w) {
 			b.objects = append(b.objects, w.object)
+			if d.s.job.Spec.Given {
+				b.places = append(b.places, w.at)
+			}
 		}
 	}
 	return b

@@ -22,6 +22,7 @@ func (lc *lifecycle) startEpoch(e StartEpoch) {
 	}
 	j := s.job
 	k.Got, k.Heard = 0, lc.step.now
+	k.Stream = jobs.Stream{}
 	s.ranks[e.Rank].sent = nil // a client that asks for an epoch has had what it wanted of the one before
 	from := lc.continuesFrom(s, e)
 	late := false
@@ -123,7 +124,8 @@ func (lc *lifecycle) continuesFrom(s *stream, e StartEpoch) int {
 }
 
 // advance begins the next epoch when every rank is done with the running one: it asked for another, or all its batches
-// are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most).
+// are planned and its client is in this epoch (so planning is ahead of the clients by one epoch at the most). A job
+// that advances on request begins none by itself.
 func (lc *lifecycle) advance(s *stream) {
 	j := s.job
 	if j.Draining() || j.Paused() || s.hasResends() && !lc.allAskForAnother(s) {
@@ -136,7 +138,7 @@ func (lc *lifecycle) advance(s *stream) {
 	}
 	next, asked := lc.awaited(s)
 	if !asked {
-		if !j.Begun() || j.Attached() == 0 {
+		if !j.Begun() || j.Attached() == 0 || j.Spec.Advance == jobs.OnRequest {
 			return
 		}
 		next = j.Epoch + 1
@@ -179,7 +181,7 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 		lc.endJob(s, jobs.Dead, err.Error())
 		return
 	}
-	if !s.joined() {
+	if !s.draws() {
 		if err := lc.joinSampler(s); err != nil {
 			lc.endJob(s, jobs.Dead, err.Error())
 			return
@@ -187,9 +189,12 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	}
 	s.dropResends(epoch)
 	lc.takeBackUnseen(s, epoch)
-	if rest != nil {
+	switch {
+	case rest != nil:
 		err = lc.beginRest(s, rest)
-	} else {
+	case j.Spec.Given:
+		s.picked = 0
+	default:
 		err = lc.sampler.StartEpoch(j.ID, epoch)
 	}
 	if err != nil {
@@ -314,7 +319,7 @@ func (lc *lifecycle) nextInstance(s *stream, epoch uint32) {
 	}
 	for r := range s.ranks { // what other ranks are still to be given of an epoch that is begun again
 		for _, d := range s.ranks[r].planned {
-			at = max(at, d.instance+1)
+			at = max(at, d.newest()+1)
 		}
 	}
 	if g := s.group; g != nil {

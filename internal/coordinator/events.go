@@ -76,6 +76,19 @@ type StartEpoch struct {
 	From  int // 0 = from its beginning; else 1 + the step at which the client continues, after the daemon was restarted
 }
 
+// Picks are the next batches of a job of order given: which samples its client wants, in their order. The Reply says
+// at once whether they were taken.
+type Picks struct {
+	Token   Token
+	Job     ident.JobID
+	Rank    int
+	Inc     ident.Incarnation
+	Epoch   uint32             // that the client asked for
+	First   int                // step of the first batch
+	Batches [][]ident.ObjectID // none empty, none larger than the job's; kept
+	End     bool               // no batch follows
+}
+
 // Released returns a slot.
 type Released struct {
 	Job    ident.JobID
@@ -190,6 +203,7 @@ func (Register) isEvent()     {}
 func (Attach) isEvent()       {}
 func (ClientGone) isEvent()   {}
 func (StartEpoch) isEvent()   {}
+func (Picks) isEvent()        {}
 func (Released) isEvent()     {}
 func (Detached) isEvent()     {}
 func (Prepared) isEvent()     {}

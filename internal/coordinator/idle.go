@@ -17,7 +17,7 @@ func (lc *lifecycle) idleOut(s *stream, r int) time.Time {
 	switch {
 	case lc.cfg.IdleTimeout <= 0 || !k.Attached() || j.Paused() || k.Phase == jobs.Waiting:
 		return time.Time{}
-	case !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < j.Spec.Batches(r) ||
+	case !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && j.HasBatch(r) ||
 		s.batchUnderWay(r)):
 		return time.Time{}
 	}
@@ -67,7 +67,7 @@ func (lc *lifecycle) idleAt(s *stream) time.Time {
 		if !k.Attached() {
 			continue
 		}
-		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && k.Step < s.job.Spec.Batches(r) ||
+		if !k.Holds() && (k.Phase == jobs.InEpoch && k.Asked == int64(k.Epoch) && s.job.HasBatch(r) ||
 			s.batchUnderWay(r)) {
 			return time.Time{}
 		}

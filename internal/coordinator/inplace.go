@@ -6,14 +6,15 @@ import (
 )
 
 // wantsAlone reports whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable
-// do not count in needs, so whatever they may come to is left to be shared. Samples of ragged batches are not written
-// in place, because their size is not known before.
+// do not count in needs, so whatever they may come to is left to be shared; what an index stream comes to, nobody
+// knows. Samples of ragged batches are not written in place, because their size is not known before.
 func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	if s.augBytes == 0 || s.making.InSteps || fl.sampler.NeedOf(x, fl.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
 	}
 	for _, o := range fl.roster.order {
-		if o != s && o.prefix == s.prefix && o.positional() && o.job.Active() && o.job.Member.Has(uint32(x)) {
+		if o != s && o.prefix == s.prefix && o.positional() && !o.job.Spec.Given && o.job.Active() &&
+			o.job.Member.Has(uint32(x)) {
 			return false
 		}
 	}

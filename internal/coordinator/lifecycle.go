@@ -66,7 +66,7 @@ func (lc *lifecycle) newStream(job *jobs.Job, e Register) *stream {
 	}
 	lc.roster.streams[job.ID] = s
 	lc.roster.order = append(lc.roster.order, s)
-	job.Promise = promise(e.Sample)
+	job.Promise = promise(e)
 	for _, ids := range e.Strata {
 		if err := lc.sampler.Stratum(ids); err != nil {
 			lc.step.complain(job.ID, err)
@@ -76,9 +76,14 @@ func (lc *lifecycle) newStream(job *jobs.Job, e Register) *stream {
 	return s
 }
 
-// joinSampler makes the sampler draw for a job.
+// joinSampler makes the sampler draw for a job; one of order given it does not get to know.
 func (lc *lifecycle) joinSampler(s *stream) error {
 	j := s.job
+	if j.Spec.Given {
+		s.become(samplingGiven)
+		lc.roster.inOrder = true
+		return nil
+	}
 	s.sample.Recipe = uint32(s.prefix)
 	s.sample.Ahead = j.Spec.Batch * j.Spec.Slots * j.Spec.World // all its free slots are planned at once
 	if err := lc.sampler.Join(j.ID, s.sample); err != nil {
@@ -92,7 +97,7 @@ func (lc *lifecycle) joinSampler(s *stream) error {
 
 // activate marks the job as drawing: it needs what remains of its epoch (guarantee G5).
 func (lc *lifecycle) activate(s *stream) {
-	if s.joined() && !s.job.Active() && !s.job.Paused() {
+	if s.draws() && !s.job.Active() && !s.job.Paused() {
 		lc.setActive(s, true)
 		lc.needs.refreshNeeds()
 	}
@@ -166,6 +171,8 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	if s.joined() {
 		lc.roster.leavePrefix(s)
 		lc.sampler.Leave(j.ID)
+	}
+	if s.draws() {
 		s.become(samplingOutside)
 	}
 	lc.roster.leaveGroup(s)
@@ -194,7 +201,7 @@ func (lc *lifecycle) tick() {
 	}
 	changed := false
 	for _, s := range lc.roster.order {
-		if at := lc.idleAt(s); s.joined() && s.job.Active() && !at.IsZero() && !at.After(lc.step.now) {
+		if at := lc.idleAt(s); s.draws() && s.job.Active() && !at.IsZero() && !at.After(lc.step.now) {
 			lc.setActive(s, false)
 			changed = true
 		}

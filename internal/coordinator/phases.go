@@ -128,21 +128,24 @@ const (
 //
 //	outside ─join─▶ drawing ◀──▶ waiting
 //	   ▲               └──leave──┬──┘
-//	   └─────────────────────────┘
+//	   ├─────────────────────────┘
+//	   └◀──▶ given
 type sampling uint8
 
 const (
 	samplingOutside sampling = iota // the sampler does not know it
 	samplingDraws                   // samples can be drawn
 	samplingWaits                   // it has room for samples, and the sampler is not ready for it
+	samplingGiven                   // its client says which samples come, so the sampler does not know it
 	numSampling
 )
 
 // samplingPhases has a bit for each phase that may follow one.
 var samplingPhases = [numSampling]uint8{
-	samplingOutside: 1 << samplingDraws,
+	samplingOutside: 1<<samplingDraws | 1<<samplingGiven,
 	samplingDraws:   1<<samplingDraws | 1<<samplingWaits | 1<<samplingOutside,
 	samplingWaits:   1<<samplingDraws | 1<<samplingWaits | 1<<samplingOutside,
+	samplingGiven:   1 << samplingOutside,
 }
 
 // become goes to another phase. One that may not follow is a bug.
@@ -154,7 +157,10 @@ func (s *stream) become(p sampling) {
 }
 
 // joined reports whether the sampler knows the job.
-func (s *stream) joined() bool { return s.sampling != samplingOutside }
+func (s *stream) joined() bool { return s.sampling == samplingDraws || s.sampling == samplingWaits }
+
+// draws reports whether the job has begun to draw samples, from the sampler or as its client says.
+func (s *stream) draws() bool { return s.sampling != samplingOutside }
 
 // waits reports whether the job has room for samples, and the sampler is not ready for it.
 func (s *stream) waits() bool { return s.sampling == samplingWaits }

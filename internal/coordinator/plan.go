@@ -66,6 +66,7 @@ type counted struct{ rows, bad int }
 // row is one sample of a batch.
 type row struct {
 	object ident.ObjectID
+	at     uint32 // of an index stream: its place in the batch, by which its instance differs from that of the batch
 	turn   uint64 // its place among the work of all jobs
 	state  rowState
 	pin    pin     // what it holds in the index
@@ -102,10 +103,10 @@ func (pl *planner) planOne(s *stream, r int) bool {
 	if len(s.ranks[r].resends) > 0 {
 		return pl.planResend(s, r)
 	}
-	if k.Step >= j.Spec.Batches(r) || j.Draining() && k.Asked != int64(k.Epoch) {
+	if !j.HasBatch(r) || j.Draining() && k.Asked != int64(k.Epoch) {
 		return false
 	}
-	if !pl.ready(s) { // asked first: a slot that was taken must be filled
+	if !j.Spec.Given && !pl.ready(s) { // asked first: a slot that was taken must be filled
 		return false
 	}
 	slot, gen, ok := k.FreeSlot()
@@ -118,6 +119,10 @@ func (pl *planner) planOne(s *stream, r int) bool {
 		epoch: k.Epoch, instance: s.instance(), step: k.Step,
 		ledger: j.Ledger(), last: k.Step == j.Spec.Batches(r)-1,
 		unlogged: 1, // its picks
+	}
+	if j.Spec.Given {
+		pl.planGiven(d)
+		return true
 	}
 	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
 	k.Step++
@@ -333,8 +338,15 @@ func (pl *planner) planResend(s *stream, r int) bool {
 	pl.deliveries[d.id] = d
 	q.planned = append(q.planned, d)
 	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
-	for _, x := range b.objects {
-		d.rows = append(d.rows, row{object: x, turn: pl.flights.takeTurn(s)})
+	for i, x := range b.objects {
+		w := row{object: x, turn: pl.flights.takeTurn(s)}
+		switch {
+		case b.places != nil:
+			w.at = b.places[i]
+		case s.job.Spec.Given:
+			w.at = uint32(i)
+		}
+		d.rows = append(d.rows, w)
 	}
 	d.pending = len(d.rows)
 	for i := range d.rows {

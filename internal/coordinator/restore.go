@@ -58,6 +58,7 @@ type resend struct {
 	step            int
 	last            bool             // the rank's last of the epoch
 	objects         []ident.ObjectID // that can be prepared
+	places          []uint32         // of order given: their places in the batch
 	bad             []jobs.Bad
 	origin          origin
 	was             counted // what the account has of it, when it comes from its client
@@ -132,8 +133,10 @@ func (e *Restore) given() ([][][]resend, error) {
 		spec := e.Spec
 		spec.Subset = p.Subset
 		out[i] = make([][]resend, spec.World)
+		instance := p.Instance
 		for _, b := range p.Batches {
-			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 || b.Step >= spec.Batches(b.Rank) ||
+			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 ||
+				!spec.Given && b.Step >= spec.Batches(b.Rank) ||
 				b.Step > len(out[i][b.Rank]) {
 				return nil, errs.New(errs.StateDamaged, e.Spec.Name, "register the job again",
 					"restore job %s: step %d of rank %d of epoch %d does not follow from its spec",
@@ -141,17 +144,23 @@ func (e *Restore) given() ([][][]resend, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, resend{epoch: p.Epoch, instance: p.Instance, step: b.Step,
+				*list = append(*list, resend{epoch: p.Epoch, instance: instance, step: b.Step,
 					last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
+			}
+			if spec.Given { // each pick is an instance of its own
+				instance += uint32(len(b.Objects))
 			}
 			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
 				to.objects = slices.Clip(b.Objects)
 			} else {
-				for _, x := range b.Objects {
+				for at, x := range b.Objects {
 					if q, ok := bad[x]; ok {
 						to.bad = append(to.bad, q)
 					} else {
 						to.objects = append(to.objects, x)
+						if spec.Given {
+							to.places = append(to.places, uint32(at))
+						}
 					}
 				}
 			}
@@ -172,17 +181,19 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 	if err := lc.joinSampler(s); err != nil {
 		return err
 	}
-	if len(e.Before) > 0 {
+	if len(e.Before) > 0 && s.joined() {
 		if err := lc.sampler.StartEpoch(j.ID, e.Epochs[0].Epoch-1); err != nil {
 			return err
 		}
 		lc.sampler.Withdraw(j.ID, e.Before)
 	}
 	for i, p := range e.Epochs {
-		if err := lc.sampler.StartEpoch(j.ID, p.Epoch); err != nil {
-			return err
+		if s.joined() {
+			if err := lc.sampler.StartEpoch(j.ID, p.Epoch); err != nil {
+				return err
+			}
 		}
-		l := jobs.NewLedger(p.Epoch, p.Member, withSubset(e.Spec, p.Subset).Dropped())
+		l := withSubset(e.Spec, p.Subset).Ledger(p.Epoch, p.Member)
 		l.Dealing, l.Dealt, l.GivenUp = p.Dealt, p.Dealt, p.GivenUp
 		j.Ledgers = append(j.Ledgers, l)
 		lc.sampler.Withdraw(j.ID, p.Earlier)
@@ -195,6 +206,9 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 			s.given = s.given || len(b.Objects) > 0
 		}
 		s.last = max(s.last, p.Instance)
+		if s.picked = uint32(l.Committed()); l.Stream && s.picked > 0 {
+			s.last = max(s.last, p.Instance+s.picked-1)
+		}
 		for r := range given[i] {
 			for k := range given[i][r] {
 				given[i][r][k].ledger = l

@@ -113,6 +113,7 @@ type stream struct {
 	// last is the newest instance of which a sample was delivered to the job; it holds only when given is set.
 	given    bool
 	last     uint32
+	picked   uint32           // samples that were picked of the running epoch, of order given
 	turn     uint64           // the turn of its last planned sample
 	stored   meter            // stored bytes of the objects that were prepared for it
 	deferred []deferredRow    // rows that wait until the sampler is ready

@@ -106,7 +106,7 @@ func (fl *flights) filling(d *delivery, i int, from Source) *Fill {
 	s := d.s
 	d.fills[i] = Fill{Delivery: d.id, Row: i, Job: s.job.ID, Rank: d.rank, Inc: d.inc, Slot: d.slot, Object: w.object,
 		From: from,
-		Seed: s.seed, Instance: d.instance, Turn: w.turn,
+		Seed: s.seed, Instance: d.instance + w.at, Turn: w.turn,
 		Beside: w.turn} // the row is not being filled, so an earlier one has no reader
 	if s.making.Workers {
 		d.fills[i].Beside = fl.turn + 1 // as of a job that is not behind: copying a record takes little

@@ -47,6 +47,9 @@ func (s *stream) progress(r int, f *jobs.Facts) {
 		f.Progress = jobs.AwaitsStep
 	case s.waits() || len(s.catching) > 0:
 		f.Progress = jobs.Ordering
+	case s.job.Spec.Given && k.Phase == jobs.InEpoch && len(s.ranks[r].planned)+len(s.ranks[r].resends) == 0 &&
+		!s.job.HasBatch(r):
+		f.Progress = jobs.AwaitsPicks
 	case whole && !s.ranks[r].planned[0].written():
 		f.Progress = jobs.Recording
 	}
@@ -64,7 +67,7 @@ func (s *stream) behind() []jobs.Behind {
 	for r := range s.job.Ranks {
 		if k := &s.job.Ranks[r]; s.isBehind(r) {
 			out = append(out, jobs.Behind{Rank: r, Client: k.PresenceOf(s.ranks[r].lives), Epoch: k.Epoch,
-				InEpoch: k.Phase == jobs.InEpoch && k.Step < s.job.Spec.Batches(r)})
+				InEpoch: k.Phase == jobs.InEpoch && !s.job.Exhausted(r)})
 		}
 	}
 	return out

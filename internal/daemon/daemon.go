@@ -162,6 +162,10 @@ func (d *Daemon) openEngine(cfg *config.Config) error {
 		return err
 	}
 	d.engine, err = engine.New(d.engineConfig(cfg))
+	if err == nil {
+		readers := d.engine.Readers
+		d.resources.disks.readers.Store(&readers)
+	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		// Workers are in C most of the time. With one place more than they take, a goroutine that waits in the kernel
 		// (the journal's sync above all) keeps no worker from its work, and the runtime need not look every 20
@@ -195,6 +199,7 @@ func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
 		Daemon: engine.DaemonConfig{
 			ApplyConfig: d.applyConfig, Stop: d.askStop, Status: d.status, GPU: d.resources.gpu,
 			Listeners: d.doors.described, Stores: d.resources.storeStats,
+			Disk: d.resources.disks.stats, ResizeDisk: d.resources.disks.resize(),
 		},
 	}
 }

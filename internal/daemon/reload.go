@@ -110,6 +110,9 @@ func (d *Daemon) change(ctx context.Context, name string, content []byte) ([]con
 	if err := telemetry.SetLevel(d.opt.Level, next.Log.Level); err != nil { // Reload has validated it
 		d.log.Error("log level", "error", err)
 	}
+	if tier := d.resources.disks.tier; tier != nil {
+		tier.Resize(r.DiskSize)
+	}
 	d.resources.catalog.SetStorageLimit(next.Source.StorageLimit, int64(next.Source.StorageIOPS))
 	d.config.now = next
 	for _, c := range changes {
@@ -154,6 +157,9 @@ func (d *Daemon) running() *config.Config {
 		if v, err := config.ParseSize(s); err == nil {
 			set(fmt.Sprintf("tiers.%s", f), v.String())
 		}
+	}
+	if tier := d.resources.disks.tier; tier != nil {
+		set("tiers.disk.size", config.Bytes(tier.Stats().Size).String())
 	}
 	return cfg
 }

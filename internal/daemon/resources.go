@@ -19,6 +19,7 @@ import (
 // resources are what the engine uses and does not close.
 type resources struct {
 	stores   *store.Stores // what datasets are read from over a network
+	disks    disks
 	catalog  *source.Catalog
 	store    *tiers.Store
 	state    state
@@ -38,10 +39,17 @@ type resourceOptions struct {
 func (u *resources) open(o resourceOptions) (err error) {
 	r := o.resolved
 	u.stores = store.New(store.Config{Settings: StoreSettings(o.config), Log: o.log})
-	if u.catalog, err = source.OpenCatalog(source.CatalogConfig{
+	if err := u.disks.open(o); err != nil {
+		return err
+	}
+	sources := source.CatalogConfig{
 		IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, MaxObject: r.MaxMemory,
-		Stores: u.stores, Logger: o.log,
-	}); err != nil {
+		Stores: u.stores, Spool: u.disks.blocks(), Logger: o.log,
+	}
+	if u.disks.tier != nil {
+		sources.Kept = u.disks.tier
+	}
+	if u.catalog, err = source.OpenCatalog(sources); err != nil {
 		return err
 	}
 	pages := arena.Probe()
@@ -99,6 +107,7 @@ func (u *resources) close(log *slog.Logger) (problems []error) {
 		}
 		problems = append(problems, u.catalog.Close())
 	}
+	problems = append(problems, u.disks.close()...)
 	if u.stores != nil {
 		u.stores.Close()
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -11,7 +12,9 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/session"
+	"larder/internal/session/wire"
 	"larder/internal/shm"
+	"larder/internal/source"
 	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -21,6 +24,7 @@ type attachment struct {
 	loop  *loop
 	rings *ring.Set
 	ring  *ring.Ring
+	job   *job
 	info  *larderv1.AttachResponse
 }
 
@@ -89,7 +93,7 @@ func (e *Engine) Attach(
 		return nil, err
 	}
 	spec := now.Upcoming()
-	return &attachment{loop: e.loop, rings: e.rings, ring: at, info: &larderv1.AttachResponse{
+	return &attachment{loop: e.loop, rings: e.rings, ring: at, job: j, info: &larderv1.AttachResponse{
 		Job: v, Incarnation: uint64(r.Inc), Slots: uint32(at.Slots), SlotBytes: uint64(at.SlotBytes),
 		SegmentBytes: uint64(at.Segment().Size()), Fields: at.Fields, BatchesPerEpoch: uint64(spec.Batches(k.Rank)),
 		NumSamples: uint64(spec.Subset), NextEpoch: r.Epoch, Rest: r.Rest,
@@ -154,6 +158,47 @@ func (a *attachment) StartEpoch(ctx context.Context, epoch, from uint32) (*larde
 	}
 	return &larderv1.EpochResponse{NumSamples: uint64(r.Samples), BatchesPerEpoch: uint64(r.Batches),
 		Whole: uint64(r.Whole), WholeBatches: uint64(r.WholeBatches)}, nil
+}
+
+// Picks says which samples the next batches have.
+func (a *attachment) Picks(ctx context.Context, f wire.PicksFrame) error {
+	batches, err := a.objects(f)
+	if err != nil {
+		return err
+	}
+	k := a.ring.Key()
+	_, err = a.loop.ask(ctx, func(t coordinator.Token) coordinator.Event {
+		return coordinator.Picks{Token: t, Job: k.Job, Rank: k.Rank, Inc: k.Inc, Epoch: f.Epoch, First: int(f.First),
+			Batches: batches, End: f.End}
+	})
+	return err
+}
+
+// objects makes objects of the sample ids of picks.
+func (a *attachment) objects(f wire.PicksFrame) ([][]ident.ObjectID, error) {
+	data, name := a.job.Data, a.job.spec.GetName()
+	batches := make([][]ident.ObjectID, len(f.Batches))
+	for i, ids := range f.Batches {
+		step := uint64(f.First) + uint64(i)
+		if len(ids) > a.ring.Rows {
+			return nil, errs.New(errs.Invalid, name, "register the job with the size of its largest batch",
+				"step %d of job %s has %d samples, and its slots have room for %d", step, name, len(ids), a.ring.Rows)
+		}
+		batches[i] = make([]ident.ObjectID, len(ids))
+		for row, id := range ids {
+			x := source.NoObject
+			if uint64(id) < uint64(data.Len()) {
+				x = data.Object(ident.SampleID(id))
+			}
+			if x == source.NoObject {
+				return nil, errs.New(errs.Invalid, name, fmt.Sprintf("indices go from 0 to %d", data.Len()-1),
+					"row %d of step %d of job %s is index %d, and dataset %s has %d samples", row, step, name, id, data.Name(),
+					data.Len())
+			}
+			batches[i][row] = x
+		}
+	}
+	return batches, nil
 }
 
 // Release returns a slot.

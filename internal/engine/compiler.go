@@ -90,8 +90,11 @@ func (c *compiler) compile(
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
 			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2,
 			Epochs:  spec.GetEpochs(),
-			OnError: onError,
+			OnError: onError, Given: spec.GetOrder() == givenOrder,
 		},
+	}
+	if j.life.Given || spec.GetAdvance() == "on_request" {
+		j.life.Advance = jobs.OnRequest
 	}
 	j.brief = sync.OnceValue(func() *larderv1.JobSpec {
 		s := proto.CloneOf(spec)
@@ -156,6 +159,9 @@ func (c *compiler) fits(j *job) error {
 // dataset, unless that costs little. It holds for as long as the daemon knows the job, whatever the subset: see
 // roomFor.
 func (c *compiler) rows(j *job) int {
+	if j.life.Given { // it may name a sample many times
+		return j.life.Batch
+	}
 	share := (j.Data.Len() + j.life.World - 1) / j.life.World
 	each := j.sampleBytes()
 	small := min(smallRings, (c.rings.Limit()-c.rings.Used())/4) / (each * int64(j.life.Slots) * int64(j.life.World))

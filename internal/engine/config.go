@@ -98,6 +98,8 @@ type DaemonConfig struct {
 	Status      func(context.Context, *larderv1.StatusRequest) (*larderv1.StatusResponse, error)
 	Listeners   func() []*larderv1.Listener   // what the daemon listens on
 	Stores      func() []*larderv1.StoreStats // what was read over a network, by name
+	Disk        func() *larderv1.DiskTier     // the disk tier; nil, or a nil answer = there is none
+	ResizeDisk  func(bytes int64)             // nil = there is no disk tier
 	GPU         gpu.Probe
 }
 

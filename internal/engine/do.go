@@ -45,8 +45,10 @@ func (e *Engine) Do(eff coordinator.Effect) {
 			})
 		}
 	case coordinator.CloseRank:
-		e.crew.Closed(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
-		if r := e.rings.Take(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}); r != nil {
+		key := ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc}
+		r := e.rings.Take(key) // before Closed: what a worker gives back later finds no ring
+		e.crew.Closed(key)
+		if r != nil {
 			r.Close(closeReason(&x, r.Job()))
 		}
 	case coordinator.JobEnded:

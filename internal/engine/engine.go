@@ -100,7 +100,7 @@ func New(cfg Config) (*Engine, error) {
 	e.crew = crew.New(crew.Config{
 		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
 		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
-		Owns: e.ownsRank, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
+		Owns: e.ownsRank, Ended: e.jobs.over, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
 	})
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,

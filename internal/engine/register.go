@@ -71,6 +71,10 @@ func (e *Engine) register(
 	if err := e.history.mayReplace(ctx, spec.GetName(), token); err != nil {
 		return nil, err
 	}
+	if token != nil && j.life.Given {
+		return nil, errs.New(errs.Unsupported, "resume", "begin the epoch, and send the samples that are left",
+			"register job %s with a state: of order given, its client has the place in its stream", spec.GetName())
+	}
 	if token != nil {
 		same, err := e.resume(ctx, token, req.GetResumeChanged(), j, &reg)
 		if err != nil {
@@ -179,25 +183,13 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		return nil, bad("batch_size", "choose 1 to 65,536", "batch_size is %d", s.BatchSize)
 	}
 	switch {
-	case !s.Shuffle && s.Order != "":
+	case !s.Shuffle && s.Order != "" && s.Order != givenOrder:
 		return nil, bad("order", "set shuffle=True, or leave order out", "order %q needs shuffle", s.Order)
 	case s.Shuffle && s.Order == "":
 		s.Order = "stratified"
 	}
-	if s.WorldSize == 0 {
-		s.WorldSize = 1
-	}
-	if s.NumNodes == 0 {
-		s.NumNodes = 1
-	}
-	if s.NumNodes > 1 {
-		return nil, errs.New(errs.Unsupported, "num_nodes", oneMachine,
-			"register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
-	}
-	if s.Replica != 0 {
-		return nil, errs.New(errs.Unsupported, "replica",
-			"leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
-			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
+	if err := normaliseRanks(s); err != nil {
+		return nil, err
 	}
 	if s.Prefetch == 0 {
 		s.Prefetch = 2
@@ -225,6 +217,12 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	s.Even = oneOf("even", s.Even, even, "drop", "none")
 	s.Share = oneOf("share", s.Share, "none", "none", "augmented")
 	s.OnError = oneOf("on_error", s.OnError, "raise", "raise", "skip", "substitute")
+	if s.Advance = oneOf("advance", s.Advance, "", "early", "on_request"); s.Advance == "early" {
+		s.Advance = "" // as jobs of older clients have it
+	}
+	if err == nil {
+		err = refuseGiven(s)
+	}
 	if err == nil && source.IsMade(s.GetDataset()) {
 		return s, normaliseMade(s)
 	}
@@ -235,6 +233,46 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		}
 	}
 	return s, err
+}
+
+// normaliseRanks checks how many processes a job has, and on which machines.
+func normaliseRanks(s *larderv1.JobSpec) error {
+	if s.WorldSize == 0 {
+		s.WorldSize = 1
+	}
+	if s.NumNodes == 0 {
+		s.NumNodes = 1
+	}
+	if s.NumNodes > 1 {
+		return errs.New(errs.Unsupported, "num_nodes", oneMachine,
+			"register job %s: num_nodes is %d, and a job of several machines does not work yet", s.Name, s.NumNodes)
+	}
+	if s.Replica != 0 {
+		return errs.New(errs.Unsupported, "replica",
+			"leave replica at 0; jobs with shuffle, order \"fixed\" and one seed get the same batches",
+			"register job %s: replica is %d, and replicas do not work yet", s.Name, s.Replica)
+	}
+	return nil
+}
+
+// givenOrder is the order of a job whose client says which samples come.
+const givenOrder = "given"
+
+// refuseGiven says what a job of order given cannot have; nil for any other.
+func refuseGiven(s *larderv1.JobSpec) error {
+	field := ""
+	switch {
+	case s.GetOrder() != givenOrder:
+	case s.GetShuffle():
+		field = "shuffle"
+	case s.GetShare() != "none": // each of its picks is an instance of its own
+		field = "share"
+	}
+	if field == "" {
+		return nil
+	}
+	return errs.New(errs.Invalid, field, "leave "+field+" out",
+		"register job %s: order given, where the client says which samples come, does not go with %s", s.GetName(), field)
 }
 
 // smallRings is how much memory the rings of a job may have for batches that are larger than its dataset is today, in

@@ -144,6 +144,25 @@ func (r *registry) end(id ident.JobID) *job {
 	return j
 }
 
+// readers counts the live jobs that read a dataset, by its uri.
+func (r *registry) readers(uri string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, j := range r.mu.jobs { // order-free: they are counted
+		if j.Data.URI() == uri && !slices.Contains(r.mu.ended, id) {
+			n++
+		}
+	}
+	return n
+}
+
+// over reports whether a job has ended, or is not remembered any more.
+func (r *registry) over(id ident.JobID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.jobs[id] == nil || slices.Contains(r.mu.ended, id)
+}
+
 // uses reports whether a job that is remembered has the recipe.
 func (r *registry) uses(k work.RecipeKey) bool {
 	r.mu.Lock()

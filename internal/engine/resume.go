@@ -50,6 +50,15 @@ func fileOf(data *source.Dataset, x ident.ObjectID, times bool) resume.Entry {
 	return resume.File(key, size, mtime)
 }
 
+// maySave refuses the state of a job of another user, or of one whose order is its client's.
+func maySave(ctx context.Context, j *job) error {
+	if j.life.Given {
+		return errs.New(errs.Unsupported, j.spec.GetName(), "keep the place in the stream beside the client's own state",
+			"the state of job %s: of order given, its client has the place in its stream", j.spec.GetName())
+	}
+	return mayTouch(ctx, j, "save the state of")
+}
+
 // GetState makes the token of a place in a job.
 func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*larderv1.GetStateResponse, error) {
 	j := e.jobs.byName(req.GetName())
@@ -59,7 +68,7 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	if j == nil {
 		return nil, e.jobs.noJob(req.GetName())
 	}
-	if err := mayTouch(ctx, j, "save the state of"); err != nil {
+	if err := maySave(ctx, j); err != nil {
 		return nil, err
 	}
 	v, err := e.loop.lookup(ctx, j.ID)

@@ -130,8 +130,23 @@ func (e *Engine) GetTiers(ctx context.Context, _ *larderv1.GetTiersRequest) (*la
 		return nil, err
 	}
 	return &larderv1.GetTiersResponse{Tiers: e.views.tiers(now.tiers), Total: uint64(e.memory.total()),
-		Split: shownSplit(ctx, e.views.split(now.stats, now.quotas))}, nil
+		Split: shownSplit(ctx, e.views.split(now.stats, now.quotas)), Disk: e.disk(ctx)}, nil
 }
+
+// disk is the disk tier, for who asks; nil = there is none.
+func (e *Engine) disk(ctx context.Context) *larderv1.DiskTier {
+	if e.cfg.Daemon.Disk == nil {
+		return nil
+	}
+	d := e.cfg.Daemon.Disk()
+	if d != nil && asker(ctx) != nil { // where files of another user are
+		d.Dir, d.State, d.Foreign = "", "", 0
+	}
+	return d
+}
+
+// Readers counts the live jobs that read a dataset, by its uri. Any goroutine may call it.
+func (e *Engine) Readers(uri string) int { return e.jobs.readers(uri) }
 
 // SetTiers changes sizes, all of the request or nothing.
 func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*larderv1.SetTiersResponse, error) {
@@ -142,7 +157,8 @@ func (e *Engine) SetTiers(ctx context.Context, req *larderv1.SetTiersRequest) (*
 		return nil, err
 	}
 	got, err := e.GetTiers(ctx, &larderv1.GetTiersRequest{})
-	return &larderv1.SetTiersResponse{Tiers: got.GetTiers(), Total: got.GetTotal(), Split: got.GetSplit()}, err
+	return &larderv1.SetTiersResponse{Tiers: got.GetTiers(), Total: got.GetTotal(), Split: got.GetSplit(),
+		Disk: got.GetDisk()}, err
 }
 
 func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) error {
@@ -188,7 +204,37 @@ func (e *Engine) setTiers(ctx context.Context, req *larderv1.SetTiersRequest) er
 		}
 		next.Tiers.Sizes[x.f], next.TierSetting[x.f] = n, x.s
 	}
-	return e.apply(ctx, next)
+	disk, err := e.diskSize(req.GetDisk(), size)
+	if err != nil {
+		return err
+	}
+	if err := e.apply(ctx, next); err != nil {
+		return err
+	}
+	if disk >= 0 {
+		e.cfg.Daemon.ResizeDisk(disk)
+	}
+	return nil
+}
+
+// diskSize reads a new size of the disk tier; -1 = none is asked.
+func (e *Engine) diskSize(s string, size func(key, s string, total int64) (int64, error)) (int64, error) {
+	const key = "tiers.disk.size"
+	if s == "" {
+		return -1, nil
+	}
+	if e.cfg.Daemon.ResizeDisk == nil {
+		return 0, errs.New(errs.Unsupported, key, "set tiers.disk.dir and tiers.disk.size, and start the daemon again",
+			"resize the disk tier: there is none")
+	}
+	n, err := size(key, s, -1)
+	switch {
+	case err != nil:
+		return 0, err
+	case n < 0 || strings.HasSuffix(strings.TrimSpace(s), "%"):
+		return 0, errs.New(errs.ConfigInvalid, key, "write bytes like 200GiB", "set %s to %q", key, s)
+	}
+	return n, nil
 }
 
 // GetStats returns all counters.
@@ -240,6 +286,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 	if e.cfg.Daemon.Stores != nil && asker(ctx) == nil { // names of buckets are not for other users
 		s.Stores = e.cfg.Daemon.Stores()
 	}
+	s.Disk = e.disk(ctx)
 	if e.cfg.Daemon.GPU != nil {
 		devices, err := e.cfg.Daemon.GPU.Devices(ctx)
 		if err == nil {

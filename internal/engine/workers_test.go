@@ -411,22 +411,13 @@ func TestFollowersContinueWithOtherWorkers(t *testing.T) {
 // was, and workers attach again.
 // One name and version has one content: what differs is said. Another user is refused, with words.
 // A private dataset goes with its last job.
-// A worker's memory grows for a record that it has no room for; an inline worker works for its own process alone.
+// A worker's memory grows for a record that it has no room for. An inline worker works for its own process, and for
+// others only where no worker process does.
 func TestWorkersGrowAndInline(t *testing.T) {
 	w := serve(t, func(c *engine.Config) { c.Crew.MaxRecord = 1 << 20 })
 	uri := declare(t, w.dial(), "grow", 6)
 	job, tr := w.madeJob(madeSpec("a", uri, 3))
-	stranger, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
-		Inline: true, PID: 1}, 1<<16)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		if task, err := stranger.Task(); err == nil {
-			t.Errorf("an inline worker of another process got %+v", task.TaskFrame)
-		}
-	})
 	k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()}, Inline: true,
 		Window: 1}, 128)
 	if err != nil || k.Result.Window != 1 {
@@ -447,10 +438,26 @@ func TestWorkersGrowAndInline(t *testing.T) {
 		}
 	})
 	exactly(t, "epoch", tr.mustRecords(0).ids, all(6))
-	tr.detach()
-	_, _ = k.Conn.Close(), stranger.Conn.Close()
+	_ = k.Conn.Close()
 	wg.Wait()
-	_, _ = k.Close(), stranger.Close()
+	_ = k.Close()
+	process := w.workers(1, nil, job)
+	stranger, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
+		Inline: true, PID: 1}, 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wg.Go(func() {
+		if task, err := stranger.Task(); err == nil {
+			t.Errorf("an inline worker of another process got %+v", task.TaskFrame)
+		}
+	})
+	exactly(t, "epoch", tr.mustRecords(1).ids, all(6))
+	tr.detach()
+	_ = stranger.Conn.Close()
+	wg.Wait()
+	_ = stranger.Close()
+	process.leave()
 }
 
 // Workers are killed at random while three jobs train: every epoch is whole.

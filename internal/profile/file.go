@@ -33,6 +33,7 @@ type Profile struct {
 	CPU     Rates   `json:"samples_per_cpu_second"`
 	Bytes   Bytes   `json:"bytes"`
 	Storage Storage `json:"storage"`
+	Disk    *Disk   `json:"disk,omitempty"` // nil = it was not asked for
 	// copied by all workers together, from and to buffers larger than caches
 	Memory    float64 `json:"memory_bytes_per_second"`
 	Bad       int     `json:"bad_samples"` // of those looked at, that could not be prepared
@@ -97,6 +98,9 @@ func (p *Profile) Warnings() []string {
 	if x := p.CPU.DecodeAugment; x > 0 && p.Rates.DecodeAugment < .75*x*float64(min(p.Workers, p.Machine.Cores)) {
 		w = append(w, fmt.Sprintf("other work took the cores while decoding was measured: larder had %.1f of %d",
 			p.Rates.DecodeAugment/x, min(p.Workers, p.Machine.Cores)))
+	}
+	if d := p.Disk; d != nil && d.Cold < .9 {
+		w = append(w, "files of the disk tier could not be put out of the page cache: it is slower than measured")
 	}
 	if p.Bad > 0 {
 		w = append(w, "some samples cannot be prepared: "+p.FirstFail)
@@ -191,7 +195,7 @@ func Parse(path string, raw []byte) (*Profile, error) {
 			p.Rates.Augment}, {"rates.finish", p.Rates.Finish},
 		{"bytes.stored", p.Bytes.Stored}, {"bytes.encoded", p.Bytes.Encoded}, {"bytes.decoded", p.Bytes.Decoded}, {
 			"bytes.augmented", p.Bytes.Augmented},
-		{"storage.bytes_per_second", p.Storage.BytesPerSecond}, {"memory_bytes_per_second", p.Memory},
+		{"storage.bytes_per_second", p.Storage.BytesPerSecond}, {"disk.bytes_per_second", p.diskRate()}, {"memory_bytes_per_second", p.Memory},
 	} {
 		if !(x.value > 0) || x.value > 1e18 {
 			return nil, errs.New(errs.Invalid, path, hint, "%s: %s is %v", path, x.name, x.value)
@@ -200,9 +204,18 @@ func Parse(path string, raw []byte) (*Profile, error) {
 	return p, nil
 }
 
+// diskRate is that of the disk tier, or of the storage where there is none.
+func (p *Profile) diskRate() float64 {
+	if p.Disk == nil {
+		return p.Storage.BytesPerSecond
+	}
+	return p.Disk.BytesPerSecond
+}
+
 // Use is how the profiled datasets are read.
 type Use struct {
 	Jobs          int     // on each profile
+	Disk          int64   // bytes of a disk tier; 0 = there is none
 	Share         bool    // they share augmented samples
 	Degree        float64 // jobs served by one read, and the decode of what it read; 0 = what stratified order reaches
 	DecodeDegree  float64 // jobs served by one decode of what the encoded tier holds; 0 = as Degree
@@ -232,8 +245,9 @@ func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 	d := partition.Demand{Budget: budget, Fairness: &use.Fairness,
 		Machine: partition.Machine{Nodes: 1, NIC: math.Inf(1), PCIe: math.Inf(1), Cache: math.Inf(1),
 			Waiting: partition.MeasuredWaiting}}
-	for _, p := range list {
-		d.Machine.Storage = max(d.Machine.Storage, p.Storage.BytesPerSecond)
+	storage := storageRates(use.Disk, list)
+	for i, p := range list {
+		d.Machine.Storage = max(d.Machine.Storage, storage[i])
 		d.Machine.Cache = min(d.Machine.Cache, p.Memory)
 	}
 	degree := use.Degree
@@ -241,13 +255,13 @@ func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 		degree = max(1, float64(use.Jobs)/partition.StratifiedDegree)
 	}
 	at := map[string]int{}
-	for _, p := range list {
+	for n, p := range list {
 		i, ok := at[p.Dataset.URI]
 		if !ok {
 			i = len(d.Datasets)
 			at[p.Dataset.URI] = i
 			d.Datasets = append(d.Datasets, partition.Dataset{Name: p.Dataset.URI, Samples: p.Dataset.Samples,
-				Stored: p.Bytes.Stored * d.Machine.Storage / p.Storage.BytesPerSecond, Encoded: footprint(p.Bytes.Encoded)})
+				Stored: p.Bytes.Stored * d.Machine.Storage / storage[n], Encoded: footprint(p.Bytes.Encoded)})
 		}
 		r := partition.Recipe{Name: p.Recipe.ID, Prefix: p.Recipe.Prefix, Decoded: footprint(p.Bytes.Decoded),
 			Augmented:     footprint(p.Bytes.Augmented),
@@ -275,4 +289,28 @@ func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 		d.Datasets[i].Recipes = append(d.Datasets[i].Recipes, r)
 	}
 	return d
+}
+
+// storageRates are the bytes a second at which each profile's stored samples come, with a disk tier of so many bytes
+// before their stores. Samples are drawn at random, so the part that the tier holds of a dataset is the part of its
+// reads that it serves. Encoded memory holds samples that the tier holds too: what is in memory leaves as large a part of
+// the other reads to the tier. Where the tier is smaller than all datasets, each has as large a part of itself there.
+func storageRates(diskBytes int64, list []*Profile) []float64 {
+	var all int64
+	seen := map[string]bool{}
+	for _, p := range list {
+		if !seen[p.Dataset.URI] {
+			seen[p.Dataset.URI] = true
+			all += p.Dataset.Bytes
+		}
+	}
+	held := min(1, float64(diskBytes)/float64(max(all, 1)))
+	out := make([]float64, len(list))
+	for i, p := range list {
+		out[i] = p.Storage.BytesPerSecond
+		if p.Disk != nil && held > 0 {
+			out[i] = 1 / ((1-held)/p.Storage.BytesPerSecond + held/p.Disk.BytesPerSecond)
+		}
+	}
+	return out
 }

@@ -396,3 +396,33 @@ func TestWarnings(t *testing.T) {
 		t.Error(w)
 	}
 }
+
+// TestDisk measures a disk tier, which leaves nothing behind, and counts with it.
+func TestDisk(t *testing.T) {
+	dir, _, _, _ := folder(t, 12)
+	tier := t.TempDir()
+	p, err := Run(context.Background(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t), Seconds: 1, Workers: 2,
+		Disk: tier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := p.Disk; d == nil || d.Dir != tier || !(d.BytesPerSecond > 0) || !(d.Latency > 0) || d.Method == "" {
+		t.Fatalf("the disk tier is %+v", d)
+	}
+	if left, err := os.ReadDir(tier); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+	p.Storage.BytesPerSecond, p.Disk.BytesPerSecond, p.Dataset.Bytes = 100, 1000, 1<<30
+	for _, c := range []struct {
+		bytes int64
+		want  float64
+	}{{0, 100}, {1 << 29, 1 / (.5/100 + .5/1000)}, {1 << 30, 1000}, {1 << 40, 1000}} {
+		if got := Demand(1<<30, Use{Jobs: 1, Disk: c.bytes}, p).Machine.Storage; math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("with %d bytes of 1 GiB on disk, storage gives %v bytes a second, want %v", c.bytes, got, c.want)
+		}
+	}
+	if _, err := Run(context.Background(), Config{URI: "imagefolder:" + dir, Recipe: recipe(t), Seconds: 1,
+		Disk: filepath.Join(dir, "c0", "0.jpg")}); err == nil {
+		t.Error("a file was taken for a directory")
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/internal/store"
 	"larder/internal/xrand"
 )
 
@@ -24,12 +25,14 @@ import (
 type Config struct {
 	URI          string
 	Recipe       *prep.Recipe
-	Seconds      float64      // all measuring together, 1 to 3600; indexing comes on top
-	Workers      int          // 0 = one per core
-	IndexDir     string       // of saved indexes; "" = the dataset is walked
-	StorageLimit int64        // bytes a second, 0 = none
-	Limits       prep.Limits  // of one image
-	Logger       *slog.Logger // nil = silent
+	Seconds      float64       // all measuring together, 1 to 3600; indexing comes on top
+	Workers      int           // 0 = one per core
+	IndexDir     string        // of saved indexes; "" = the dataset is walked
+	StorageLimit int64         // bytes a second, 0 = none
+	Disk         string        // directory in which a disk tier would be; "" = none is measured
+	Stores       *store.Stores // of datasets that lie behind a network; nil = those are refused
+	Limits       prep.Limits   // of one image
+	Logger       *slog.Logger  // nil = silent
 }
 
 // Parts of the time, and the memory that measuring may take.
@@ -87,7 +90,7 @@ func Run(ctx context.Context, cfg Config) (*Profile, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: cfg.IndexDir, StorageLimit: cfg.StorageLimit,
-		Logger: cfg.Logger})
+		Stores: cfg.Stores, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +107,7 @@ func Run(ctx context.Context, cfg Config) (*Profile, error) {
 	}
 	r.choose(data)
 	begun := time.Now()
-	for _, phase := range []func(context.Context) error{r.read, r.decode, r.prepare, r.augment, r.finish, r.memory} {
+	for _, phase := range []func(context.Context) error{r.read, r.disk, r.decode, r.prepare, r.augment, r.finish, r.memory} {
 		if err := phase(ctx); err != nil {
 			return nil, err
 		}
@@ -151,19 +154,7 @@ func (r *run) read(ctx context.Context) error {
 	var bytes, reads int64
 	var spent time.Duration
 	for st.Passes < maxPasses && time.Now().Before(until) {
-		dropped := 0
-		for i, p := range r.looked.paths {
-			if drop(p) {
-				dropped++
-			}
-			if i%64 == 0 && (ctx.Err() != nil || time.Now().After(until)) {
-				break
-			}
-		}
-		if st.Passes == 0 {
-			st.Cold = coldPart(r.looked.paths)
-			st.Method = fmt.Sprintf("posix_fadvise(DONTNEED) on %d of %d files before each pass", dropped, len(r.looked.paths))
-		}
+		r.dropAll(ctx, until)
 		begun := time.Now()
 		pass := r.each(ctx, len(r.looked.objects), until, func(_ *prep.Worker, i int) (int64, error) {
 			b, err := r.cat.Read(ctx, r.looked.objects[i], r.looked.encoded[i][:0])
@@ -199,6 +190,28 @@ func (r *run) read(ctx context.Context) error {
 	r.looked.encoded = kept
 	r.out.Looked = len(kept) + r.out.Bad
 	return nil
+}
+
+// dropAll puts the chosen files out of the page cache, and notes once how that went. Nothing here caches a store.
+func (r *run) dropAll(ctx context.Context, until time.Time) {
+	st := &r.out.Storage
+	if store.IsRemote(r.looked.paths[0]) {
+		st.Cold, st.Method = 1, "requests to the store"
+		return
+	}
+	dropped := 0
+	for i, p := range r.looked.paths {
+		if drop(p) {
+			dropped++
+		}
+		if i%64 == 0 && (ctx.Err() != nil || time.Now().After(until)) {
+			break
+		}
+	}
+	if st.Passes == 0 {
+		st.Cold = coldPart(r.looked.paths)
+		st.Method = fmt.Sprintf("posix_fadvise(DONTNEED) on %d of %d files before each pass", dropped, len(r.looked.paths))
+	}
 }
 
 // decode measures the prefix, and keeps images for the phases after it.

@@ -46,8 +46,8 @@ type Sink interface {
 	Gone(error)
 }
 
-// Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Release and
-// Collect by another one, never after Close has begun.
+// Attachment is a client's hold on one rank of a job. StartEpoch and Close are called by one goroutine, Picks,
+// Release and Collect by another one, never after Close has begun.
 type Attachment interface {
 	// Info is what RING sends to the client. It does not change.
 	Info() *larderv1.AttachResponse
@@ -57,6 +57,8 @@ type Attachment interface {
 	// attachment only go up. from is 0, or 1 + the step to continue at after a restart of the daemon. The answer goes to
 	// the client; nil = nothing to say.
 	StartEpoch(ctx context.Context, epoch, from uint32) (*larderv1.EpochResponse, error)
+	// Picks says which samples come next, of a job of order given; called like Release. An error ends the session.
+	Picks(ctx context.Context, f wire.PicksFrame) error
 	// Release returns a slot. A generation that is not the slot's, or a slot that does not exist, must be ignored.
 	// waited is how long the client's next() waited for that batch. Must not block.
 	Release(slot uint32, gen uint64, waited time.Duration)
@@ -71,9 +73,9 @@ type Attachment interface {
 // Hand takes what the engine has for a worker. No method blocks or fails. When the peer is gone calls do nothing. Safe
 // for concurrent use.
 type Hand interface {
-	Task(wire.TaskFrame)
-	// Free says that the record at an offset of the worker's memory was taken over, or refused.
-	Free(offset uint64)
+	// Give sends tasks, and says which records of the worker's memory, by their offsets, were taken over or refused. Both
+	// stay the caller's.
+	Give(freed []uint64, tasks []wire.TaskFrame)
 	// Gone ends the session, with the reason.
 	Gone(error)
 }
@@ -87,6 +89,8 @@ type Worker interface {
 	// Done and Failed answer a task. An error is a breach of the protocol, which ends the session.
 	Done(wire.DoneFrame) error
 	Failed(task uint64, f wire.Failure) error
+	// Settle follows one or more of them, when no other one of the worker has arrived: what it is to have leaves now.
+	Settle()
 	// Grow replaces the worker's memory for later records. It takes the memory over.
 	Grow(*shm.Segment)
 	// Close ends the worker, once: clean when it said goodbye (DETACH).

@@ -52,9 +52,10 @@ func (a boardAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.
 	a.note("epoch")
 	return &larderv1.EpochResponse{}, nil
 }
-func (a boardAttachment) Release(uint32, uint64, time.Duration) { a.note("release") }
-func (a boardAttachment) Collect()                              { a.note("collect") }
-func (boardAttachment) Close(bool)                              {}
+func (a boardAttachment) Release(uint32, uint64, time.Duration)        { a.note("release") }
+func (a boardAttachment) Picks(context.Context, wire.PicksFrame) error { return nil }
+func (a boardAttachment) Collect()                                     { a.note("collect") }
+func (boardAttachment) Close(bool)                                     {}
 
 // TestBoard: batches without a report are posted once the client has opened the board, in one order with the frames.
 func TestBoard(t *testing.T) {

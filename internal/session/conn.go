@@ -51,13 +51,13 @@ type conn struct {
 	}
 	mu struct {
 		sync.Mutex
-		att      Attachment
-		sink     *sink
-		log      *slog.Logger // of the attachment
-		attached bool         // an attachment exists, or existed: a session has one
-		epoch    int64        // the last one that may not be asked for (again)
-		calls    int          // in flight, their answers included
-		ordered  int          // waiting or running
+		att     Attachment
+		sink    *sink
+		log     *slog.Logger // of the attachment
+		claimed bool         // ATTACH or WORK runs, or has succeeded: a session has one
+		epoch   int64        // the last one that may not be asked for (again)
+		calls   int          // in flight, their answers included
+		ordered int          // waiting or running
 	}
 }
 
@@ -174,10 +174,13 @@ func (s *conn) read(ordered chan<- func()) error {
 		if greeted == (h.Type == wire.Hello) {
 			return wire.Violation("the first frame of a session is its only HELLO, not %s", h.Type)
 		}
-		if h.Type >= wire.Work {
+		if h.Type >= wire.Work && h.Type != wire.Picks {
 			err = s.handleWork(h, p, at)
 		} else {
 			err = s.handle(h, p, ordered)
+		}
+		if err == nil && s.worker != nil && !r.Buffered() {
+			err = s.guard("a worker", func() error { s.worker.Settle(); return nil })
 		}
 		if err != nil {
 			return err
@@ -204,6 +207,8 @@ func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 			return err
 		}
 		s.release(r)
+	case wire.Picks:
+		return s.picks(p)
 	case wire.Hello:
 		return s.hello(h.ID, p)
 	case wire.Call:
@@ -334,6 +339,22 @@ func (s *conn) guard(what string, f func() error) (err error) {
 	return f()
 }
 
+// claim makes an ATTACH or WORK the only one of the session, until unclaim; false = there is or was another one.
+func (s *conn) claim() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	free := !s.mu.claimed
+	s.mu.claimed = true
+	return free
+}
+
+// unclaim undoes claim for a request that failed.
+func (s *conn) unclaim() {
+	s.mu.Lock()
+	s.mu.claimed = false
+	s.mu.Unlock()
+}
+
 func (s *conn) attach(id uint64, p []byte) error {
 	req := new(larderv1.AttachRequest)
 	if err := wire.UnmarshalStrict(p, req); err != nil {
@@ -342,10 +363,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	if s.srv.draining() {
 		return s.draining()
 	}
-	s.mu.Lock()
-	again := s.mu.attached || s.works.Load()
-	s.mu.Unlock()
-	if again {
+	if !s.claim() {
 		return errs.New(errs.Invalid, req.GetJob(),
 			"open another session for another rank, and after the end of an attachment",
 			"this session has had its attachment")
@@ -357,6 +375,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 		if done {
 			return
 		}
+		s.unclaim()
 		k.end()
 		if att != nil {
 			att.Close(false)
@@ -375,7 +394,7 @@ func (s *conn) attach(id uint64, p []byte) error {
 	done = true
 	log := s.log.With("job", req.GetJob(), "rank", req.GetRank())
 	s.mu.Lock()
-	s.mu.att, s.mu.sink, s.mu.log, s.mu.attached, s.mu.epoch = att, k, log, true, int64(info.GetNextEpoch())-1
+	s.mu.att, s.mu.sink, s.mu.log, s.mu.epoch = att, k, log, int64(info.GetNextEpoch())-1
 	s.mu.Unlock()
 	s.rel.Lock()
 	s.rel.att = att
@@ -431,6 +450,26 @@ func (s *conn) release(r wire.ReleaseFrame) {
 	if s.rel.att != nil {
 		s.rel.att.Release(r.Slot, r.Gen, r.Waited)
 	}
+}
+
+// picks hands the next batches of an index stream on. The reader waits until they are taken, so that a client which
+// floods the daemon waits for itself. What is wrong with them ends the session: they are not answered.
+func (s *conn) picks(p []byte) error {
+	f, err := wire.ParsePicks(p)
+	if err != nil {
+		return err
+	}
+	s.rel.Lock()
+	defer s.rel.Unlock()
+	if s.rel.att == nil {
+		return wire.Violation("PICKS came without an attachment")
+	}
+	return s.guard("PICKS", func() error {
+		if err := s.rel.att.Picks(s.ctx, f); err != nil {
+			return toFault(err)
+		}
+		return nil
+	})
 }
 
 // collect has the engine look at the client's release words: a client that says anything at all may have written some,

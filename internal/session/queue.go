@@ -27,6 +27,7 @@ type out struct {
 	t       wire.Type
 	id      uint64
 	payload []byte       // or:
+	frames  []byte       // whole ones, of a type that t need not be; or:
 	batch   *Batch       // BATCH, written late because of its report
 	seg     *shm.Segment // rides on the first byte; the queue holds a reference
 	sent    func()       // called once the frame left or was dropped
@@ -201,6 +202,10 @@ func send(c *net.UnixConn, timeout time.Duration, frames []out, buf []byte, wrot
 		}
 		if f.batch != nil {
 			f.payload = batchPayload(f.batch)
+		}
+		if f.frames != nil {
+			buf = append(buf, f.frames...)
+			continue
 		}
 		buf = wire.AppendFrame(buf, f.t, f.id, f.payload)
 	}

@@ -570,9 +570,10 @@ func (a earlyAttachment) Segment() *shm.Segment { return a.seg }
 func (earlyAttachment) StartEpoch(context.Context, uint32, uint32) (*larderv1.EpochResponse, error) {
 	return nil, nil
 }
-func (earlyAttachment) Release(_ uint32, _ uint64, _ time.Duration) {}
-func (earlyAttachment) Collect()                                    {}
-func (a earlyAttachment) Close(bool)                                { a.seg.Release() }
+func (earlyAttachment) Release(_ uint32, _ uint64, _ time.Duration)  {}
+func (earlyAttachment) Picks(context.Context, wire.PicksFrame) error { return nil }
+func (earlyAttachment) Collect()                                     {}
+func (a earlyAttachment) Close(bool)                                 { a.seg.Release() }
 
 // TestMethods: every unary method of the service can be called by name, and no other.
 func TestMethods(t *testing.T) {

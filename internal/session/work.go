@@ -80,17 +80,19 @@ func (s *conn) beginWork(id uint64, p []byte, at int64) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	again := s.mu.attached
-	s.mu.Unlock()
 	switch {
 	case s.srv.cfg.Crew == nil:
 		return errs.New(errs.Unsupported, "worker", "use a daemon of larder", "this daemon takes no workers")
 	case s.srv.draining():
 		return s.draining()
-	case again:
+	case !s.claim():
 		return errs.New(errs.Invalid, "session", "open another session for a worker", "this session has had an attachment")
 	}
+	defer func() { // also when a panic comes by
+		if s.worker == nil {
+			s.unclaim()
+		}
+	}()
 	memory, err := s.memory(req.OutBytes, at)
 	if err != nil {
 		return err
@@ -150,14 +152,17 @@ func (s *Server) endWorkers() {
 // hand is the engine's way to one worker.
 type hand struct{ s *conn }
 
-// Task implements Hand.
-func (h *hand) Task(t wire.TaskFrame) {
-	h.s.out.add(out{t: wire.Task, payload: t.Append(make([]byte, 0, wire.TaskSize)), pushed: true})
-}
-
-// Free implements Hand.
-func (h *hand) Free(offset uint64) {
-	h.s.out.add(out{t: wire.Free, payload: wire.AppendFree(make([]byte, 0, wire.FreeSize), offset), pushed: true})
+// Give implements Hand.
+func (h *hand) Give(freed []uint64, tasks []wire.TaskFrame) {
+	b := make([]byte, 0, len(freed)*(wire.HeaderSize+wire.FreeSize)+len(tasks)*(wire.HeaderSize+wire.TaskSize))
+	var p [max(wire.FreeSize, wire.TaskSize)]byte
+	for _, at := range freed {
+		b = wire.AppendFrame(b, wire.Free, 0, wire.AppendFree(p[:0], at))
+	}
+	for i := range tasks {
+		b = wire.AppendFrame(b, wire.Task, 0, tasks[i].Append(p[:0]))
+	}
+	h.s.out.add(out{frames: b, pushed: true})
 }
 
 // Gone implements Hand.

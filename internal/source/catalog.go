@@ -25,7 +25,8 @@ type CatalogConfig struct {
 	MaxObject    int64         // largest object that Read accepts, bytes; 0 = 1 GiB
 	MaxMade      int           // samples of all datasets made by workers together; 0 = 2^27
 	Stores       *store.Stores // what lies behind a network; nil = datasets there are refused. The caller closes it
-	Spool        spool.Spool   // keeps what is unpacked of compressed files; nil = 256 MiB of memory
+	Kept         Kept          // what keeps bytes of Stores on a local disk; nil = nothing does
+	Spool        spool.Spool   // of blocks, and of what is unpacked of compressed files; nil = 256 MiB of memory
 	Logger       *slog.Logger
 }
 
@@ -64,7 +65,8 @@ type rootState struct {
 	empty atomic.Bool              // class folders without images are accepted, from the first request for that
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
-	stores  *store.Stores // what packed files of a store are looked at with; nil = there are none
+	stores  *store.Stores          // what packed files of a store are looked at with; nil = there are none
+	server  atomic.Pointer[string] // where it lies, for the disk tier; nil = not asked yet
 }
 
 // OpenCatalog returns an empty catalogue. Close it to end its background work.
@@ -85,6 +87,9 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Spool == nil {
+		cfg.Spool = spool.NewMemory(64 << 20)
 	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {

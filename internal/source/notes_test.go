@@ -215,10 +215,10 @@ func TestOtherSchemes(t *testing.T) {
 		says   string
 	}{
 		"s3://bucket/train":         {errs.Invalid, "did you mean imagefolder:s3://bucket/train?"},
-		"az://bucket/train":         {errs.Unsupported, "mount it as a folder (blobfuse2)"},
+		"hdfs://host/train":         {errs.Unsupported, "mount it as a folder (its NFS"},
 		"https://host/train":        {errs.Unsupported, "a web server has no list of its files"},
 		"imagefolder:https://h/x":   {errs.Unsupported, "a web server has no list of its files"},
-		"imagefolder:az://b/x":      {errs.Unsupported, "mount it as a folder (blobfuse2)"},
+		"imagefolder:abfss://c@a/x": {errs.Unsupported, "az://CONTAINER/PREFIX"},
 		"imagefolder:s3://buc/x":    {errs.Unsupported, "let the daemon read it"},
 		"imagefolder:s3://b/x":      {errs.Invalid, "a bucket has 3 to 222"},
 		"imagefolder:s4://bucket/x": {errs.Invalid, "did you mean s3://?"},

@@ -79,8 +79,11 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		path, _ := c.ObjectPath(o)
 		return nil, tooLarge(path, row.size, c.cfg.MaxObject)
 	}
-	if err := c.limit.wait(ctx, row.size); err != nil {
-		return nil, fmt.Errorf("read object %d: %w", o, err)
+	stored := isStored(c.rootAt(row.root).root)
+	if !stored {
+		if err := c.limit.wait(ctx, row.size); err != nil {
+			return nil, fmt.Errorf("read object %d: %w", o, err)
+		}
 	}
 	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
 		return c.readRecord(ctx, o, row, buf)
@@ -91,8 +94,8 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 	}
 	whole := buf[:head+row.size]
 	buf = whole[head:]
-	if isStored(c.rootAt(row.root).root) {
-		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+	if stored {
+		if err := c.readWhole(ctx, o, row, buf); err != nil {
 			return nil, err
 		}
 		return c.asImage(row, whole)

@@ -77,6 +77,19 @@ func (rs *rootState) schemaOf(
 		"%s", what).Because(err)
 }
 
+// knownSchema is that of the last version, where the first file says it alone and is as it was.
+func (rs *rootState) knownSchema(rows []scanned, old *snapshot) (record.Schema, bool) {
+	if _, ok := rs.format.(packed.ByFirst); !ok || old == nil || len(rows) == 0 {
+		return record.Schema{}, false
+	}
+	for i := range old.dirs {
+		if d := &old.dirs[i]; d.live && d.rel == rows[0].rel {
+			return old.schema, d.is(rows[0].st)
+		}
+	}
+	return record.Schema{}, false
+}
+
 // recordMark tells objects that are records from others of the same bytes: it is a part of their identity, and depends
 // on all that the record of given bytes depends on. 0 = the samples are no records.
 func recordMark(a packed.Address, s *record.Schema) uint64 {

@@ -63,9 +63,11 @@ func (rs *rootState) walkPacked(
 	if err := rs.statFiles(ctx, rows, at); err != nil {
 		return nil, nil, err
 	}
-	schema, err := rs.schemaOf(ctx, a, at, files)
-	if err != nil {
-		return nil, nil, err
+	schema, known := rs.knownSchema(rows, old)
+	if !known || how.force {
+		if schema, err = rs.schemaOf(ctx, a, at, files); err != nil {
+			return nil, nil, err
+		}
 	}
 	if old != nil && !how.force && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))

@@ -131,3 +131,11 @@ func (w *memoryWriter) Add(record []byte) error {
 	w.block.ends = append(w.block.ends, len(w.block.data))
 	return nil
 }
+
+// Find returns a block that is there; nil = it is not.
+func (m *Memory) Find(key string) Reader {
+	if b := m.find(key); b != nil {
+		return b
+	}
+	return nil
+}

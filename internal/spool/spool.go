@@ -60,3 +60,17 @@ func CheckIndex(i, n int) error {
 	}
 	return nil
 }
+
+// Grouped is a Spool that keeps the blocks of a group, such as a dataset, by how many live jobs need it.
+type Grouped interface {
+	Spool
+	For(group string) Spool
+}
+
+// For returns the part of a spool for a group: s itself where it knows no groups.
+func For(s Spool, group string) Spool {
+	if g, ok := s.(Grouped); ok {
+		return g.For(group)
+	}
+	return s
+}

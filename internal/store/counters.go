@@ -42,7 +42,7 @@ type meter struct {
 
 // RoundTrip implements http.RoundTripper.
 func (m meter) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Query().Has("list-type") {
+	if q := req.URL.Query(); q.Has("list-type") || q.Get("comp") == "list" {
 		m.count.lists.Add(1)
 	} else {
 		m.count.reads.Add(1)

@@ -357,7 +357,7 @@ func TestURIs(t *testing.T) {
 		"S3://bucket":           "did you mean s3://",
 		"s3a://bucket":          "did you mean s3://",
 		"s4://bucket":           "did you mean s3://",
-		"az://c/x":              "blobfuse2",
+		"abfs://c/x":            "write az://CONTAINER/PREFIX",
 		"r2://c/x":              "stores.s3.endpoint",
 		"hdfs://c/x":            "NFS",
 		"zzzzzzz://c/x":         "known are",

@@ -268,7 +268,7 @@ func (r *remote) report(verb, key string, f *failure, tries int, during time.Dur
 	}
 	hint := f.hint
 	if hint == "" {
-		hint = "check " + r.name + " and the network; docs/guides/stores.md lists what can be wrong"
+		hint = "check " + r.name + " and the network; docs/stores.md lists what can be wrong"
 	}
 	what := fmt.Sprintf("%s %s", verb, shown)
 	if tries > 1 && during > 0 {

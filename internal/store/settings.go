@@ -9,8 +9,8 @@ import (
 // Settings say how to reach one place and what to spend on it. Default is where to begin. internal/config has the same
 // fields in the same order.
 type Settings struct {
-	// Endpoint is the address of the server of s3:// and gs://, such as http://127.0.0.1:9000; "" = AWS_ENDPOINT_URL_S3,
-	// AWS_ENDPOINT_URL, or AWS itself for s3, and Google's for gs.
+	// Endpoint is the address of the server of s3://, gs:// and az://, such as http://127.0.0.1:9000; "" =
+	// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or AWS itself for s3, Google's for gs, what the environment says for az.
 	Endpoint string
 	Region   string // "" = what AWS says of the bucket; else AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1
 	// PathStyle puts the bucket into the path instead of the name of the host: true | false | auto = where the endpoint is

@@ -68,6 +68,8 @@ func (s *Stores) add(ctx context.Context, l Location) (*remote, error) {
 	switch l.Scheme {
 	case schemeS3, schemeGS:
 		b, err = openBucket(ctx, l, set, count)
+	case schemeAZ:
+		b, err = openAzure(l, set, count)
 	default:
 		b, err = openWeb(l, set, count)
 	}
@@ -83,6 +85,20 @@ func (s *Stores) add(ctx context.Context, l Location) (*remote, error) {
 	}
 	s.open[l.name()] = made
 	return made, nil
+}
+
+// Identity names the place of a uri and the server that it is on, for what outlives this process. It asks nobody.
+func (s *Stores) Identity(uri string) string {
+	l, err := Parse(uri)
+	if err != nil {
+		return uri
+	}
+	if l.Scheme == schemeS3 || l.Scheme == schemeGS {
+		if u, err := endpoint(l, s.cfg.Settings(l.Scheme, l.name())); err == nil {
+			return l.name() + " of " + u.Host
+		}
+	}
+	return l.name()
 }
 
 // Counters are those of every place that was opened, by name.

@@ -13,8 +13,8 @@ import (
 	"larder/internal/nearest"
 )
 
-// Location is a URI in its parts. Scheme is file, s3, gs, http or https; Place a bucket, or a host and its port; Prefix
-// what follows, without the slash between. For files, Place is "" and Prefix an absolute path.
+// Location is a URI in its parts. Scheme is file, s3, gs, az, http or https; Place a bucket, or a host and its port;
+// Prefix what follows, without the slash between. For files, Place is "" and Prefix an absolute path.
 type Location struct{ Scheme, Place, Prefix string }
 
 // String is the location as a URI.
@@ -39,20 +39,20 @@ const (
 	schemeFile  = "file"
 	schemeS3    = "s3"
 	schemeGS    = "gs"
+	schemeAZ    = "az"
 	schemeHTTP  = "http"
 	schemeHTTPS = "https"
 )
 
 // Schemes lists what Parse takes.
-var Schemes = []string{schemeFile, schemeS3, schemeGS, schemeHTTPS, schemeHTTP}
+var Schemes = []string{schemeFile, schemeS3, schemeGS, schemeAZ, schemeHTTPS, schemeHTTP}
 
 // other names of what is known, and what is known but not built.
 var (
-	aliases  = map[string]string{"s3a": schemeS3, "s3n": schemeS3, "gcs": schemeGS}
-	unbuilt  = []string{"az", "azure", "abfs", "abfss", "wasb", "wasbs", "hdfs", "ftp", "oss", "b2", "r2", "hf"}
+	aliases  = map[string]string{"s3a": schemeS3, "s3n": schemeS3, "gcs": schemeGS, "azure": schemeAZ}
+	unbuilt  = []string{"abfs", "abfss", "wasb", "wasbs", "hdfs", "ftp", "oss", "b2", "r2", "hf"}
 	mountHow = map[string]string{
-		"az": "blobfuse2", "azure": "blobfuse2", "abfs": "blobfuse2", "abfss": "blobfuse2", "wasb": "blobfuse2",
-		"wasbs": "blobfuse2", "hdfs": "its NFS gateway or fuse-dfs", "ftp": "rclone mount", "b2": "rclone mount",
+		"hdfs": "its NFS gateway or fuse-dfs", "ftp": "rclone mount", "b2": "rclone mount",
 	}
 )
 
@@ -101,7 +101,7 @@ func Parse(uri string) (Location, error) {
 		return bad("write "+scheme+"://…, with two slashes", "lacks the slashes behind its scheme")
 	}
 	if hasSecret(rest) {
-		return bad("leave it out: larder finds credentials by itself (docs/guides/stores.md), and a URI is shown and stored",
+		return bad("leave it out: larder finds credentials by itself (docs/stores.md), and a URI is shown and stored",
 			"holds a user name or a secret")
 	}
 	if scheme == schemeHTTP || scheme == schemeHTTPS {
@@ -122,6 +122,9 @@ func unknownScheme(uri, scheme string) error {
 		hint := "copy it to a place that larder reads: s3://, gs://, https:// or a folder"
 		if how := mountHow[lower]; how != "" {
 			hint = "mount it as a folder (" + how + "), or copy it"
+		}
+		if slices.Contains([]string{"abfs", "abfss", "wasb", "wasbs"}, lower) {
+			hint = "write az://CONTAINER/PREFIX and set AZURE_STORAGE_ACCOUNT of the daemon, or stores.az.endpoint"
 		}
 		if lower == "r2" {
 			hint = "write s3://BUCKET/PREFIX and set stores.s3.endpoint to the address of your R2 account"

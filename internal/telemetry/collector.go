@@ -42,6 +42,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	collectDaemon(out, s)
 	collectTiers(out, s)
 	collectStores(out, s)
+	collectDisk(out, s.GetDisk())
 	collectJobs(out, s)
 	seen := map[string]bool{}
 	for _, g := range s.GetDevices() {
@@ -121,6 +122,24 @@ func collectStores(out chan<- prometheus.Metric, s *larderv1.Stats) {
 			storeCounts[i].send(out, v, n)
 		}
 	}
+}
+
+func collectDisk(out chan<- prometheus.Metric, d *larderv1.DiskTier) {
+	if d == nil {
+		return
+	}
+	for i, v := range []uint64{d.GetHits(), d.GetMisses(), d.GetHitBytes(), d.GetWrittenBytes(), d.GetEvictions(),
+		d.GetRefused(), d.GetSkipped(), d.GetDamaged(), d.GetErrors()} {
+		diskCounts[i].send(out, float64(v))
+	}
+	works := 0.
+	if d.GetState() == "" {
+		works = 1
+	}
+	diskBytes.send(out, float64(d.GetUsed()))
+	diskSize.send(out, float64(d.GetSize()))
+	diskEntries.send(out, float64(d.GetEntries()))
+	diskWorks.send(out, works)
 }
 
 func collectJobs(out chan<- prometheus.Metric, s *larderv1.Stats) {

@@ -96,6 +96,22 @@ var (
 			"store"),
 	}
 
+	diskCounts = []*family{
+		counter("disk_tier_hits_total", "Reads of remote samples that the disk tier served."),
+		counter("disk_tier_misses_total", "Reads of remote samples that the disk tier could not serve."),
+		counter("disk_tier_hit_bytes_total", "Bytes of samples read from the disk tier."),
+		counter("disk_tier_written_bytes_total", "Bytes of samples written to the disk tier."),
+		counter("disk_tier_evictions_total", "Samples and blocks that left the disk tier for others."),
+		counter("disk_tier_refused_total", "Samples that the disk tier did not take, as it holds what is needed as much."),
+		counter("disk_tier_skipped_total", "Samples that came faster than the disk writes, or while it rested."),
+		counter("disk_tier_damaged_total", "Entries and files of the disk tier that were not what was written."),
+		counter("disk_tier_errors_total", "Errors of the disk of the disk tier."),
+	}
+	diskBytes   = gauge("disk_tier_bytes", "Bytes of disk that the disk tier takes, never above its size.")
+	diskSize    = gauge("disk_tier_size_bytes", "Bytes of disk that the disk tier may take.")
+	diskEntries = gauge("disk_tier_entries", "Samples that the disk tier holds.")
+	diskWorks   = gauge("disk_tier_up", "1 while the disk tier reads and writes, 0 while it does less.")
+
 	hitsMetric      = counter("hits_total", "Samples found in a tier; form is encoded, decoded or augmented.", "form")
 	evictionsMetric = counter("evictions_total", "Samples evicted from a tier.", "form")
 	tierBytes       = gauge("tier_bytes", "Bytes that a tier holds, never above its budget.", "form")

@@ -91,6 +91,8 @@ row R5 "damaged logs: flipped bits, zeroed pages, cuts, swapped records, old fil
 tests R6 "client SIGKILLed, chains of resumes, other rank counts" LARDER_RESUMES "$(n 500)"
 row R7 "connections cut by a proxy, anywhere" \
   env LARDER_CUTS="$(n 2000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestConnectionsAreCut$' ./internal/chaostest
+row R9/disk "the writer of the disk tier SIGKILLed" \
+  env LARDER_DISK_KILLS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestKill$' ./tiers/disk
 tests R11 "broken, hostile and odd images (and R23)" LARDER_CORPUS "$(n 1000)"
 row R12 "full disk, a real file system of 64 MiB" \
   env LARDER_FULL_DISKS="$(n 50)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskIsFull$' ./internal/chaostest

@@ -13,8 +13,8 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
 4. ``_digest``, ``_seeds``, ``_transform``, ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets and
    steps in Python, the processes that run them, and batches of what they make.
-5. ``_foreign``, ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_arguments``: what a
-   script asks for.
+5. ``_foreign``, ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_stream``,
+   ``_arguments``: what a script asks for.
 6. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
 7. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from . import _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _torch, _transform, ops
+from . import _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _stream, _torch, _transform, ops
 from ._messages import JobSpec
 from ._plan import Plan
+from ._stream import Sampling
 from .errors import InvalidError
 
 Output = Literal["numpy", "torch"]
@@ -31,6 +32,8 @@ class Keywords(TypedDict, total=False):
 
     batch_size: int | None
     shuffle: bool
+    sampler: Iterable[int] | None
+    batch_sampler: Iterable[list[int]] | None
     seed: int
     subset: str | None
     transform: Any
@@ -91,6 +94,7 @@ class Settings:
     outlives_daemon: bool  # on_daemon_loss="wait"
     replace: bool
     batch_size: int | None  # that a job which is registered already must have
+    sampling: Sampling | None = None  # the script says which samples come
     shaping: Shaping | None = None  # of a dataset that is not in Python
 
 
@@ -110,6 +114,8 @@ class Arguments:
     dataset: Any
     batch_size: Any = None
     shuffle: Any = False
+    sampler: Any = None
+    batch_sampler: Any = None
     seed: Any = 0
     subset: Any = None
     transform: Any = None
@@ -183,6 +189,7 @@ class Arguments:
         if output == "torch":
             _torch.module()
         place = self._place()
+        sampling: Sampling | None = self.sampler
         plan: Plan | None = None
         name: str
         size: int | None
@@ -190,6 +197,8 @@ class Arguments:
         if python:
             plan = self._plan(place, output)
             name, size, spec = self._described(place, plan)
+            if sampling is not None:
+                sampling = dataclasses.replace(sampling, rows=plan.part.indices)
         elif self.dataset.startswith("job:"):
             name, size, spec = self._registered()
         else:
@@ -197,8 +206,45 @@ class Arguments:
         if spec is not None and plan is None:
             _mix.require_fields(spec.get("transform") or [], fields)
         shaping = None if python else self._shaping(output)
-        settings = Settings(name, place, output, fields, endpoint, known_stop, outlives, replace, size, shaping)
+        settings = Settings(
+            name, place, output, fields, endpoint, known_stop, outlives, replace, size, sampling, shaping
+        )
         return Checked(settings, spec, timeout, plan)
+
+    def sampled(self) -> Arguments:
+        """The arguments with what ``sampler`` and ``batch_sampler`` mean as a Sampling.
+
+        Raises:
+            InvalidError: they exclude another argument.
+        """
+        which = "sampler" if self.sampler is not None else "batch_sampler"
+        if self.sampler is None and self.batch_sampler is None:
+            return self
+        other = ("shuffle", "order", "subset", "even", "batch_sampler" if which == "sampler" else "batch_size")
+        wrong = [n for n in (*other, *(() if which == "sampler" else ("drop_last",))) if self._given(n)]
+        if self.share == "augmented":
+            wrong.append("share")
+        if self.on_error == "substitute":
+            wrong.append("on_error")
+        if wrong:
+            raise InvalidError(
+                f"{which}= says which samples come, so {', '.join(f'{n}={getattr(self, n)!r:.80}' for n in wrong)} "
+                "cannot be given beside it",
+                subject=which, hint="leave it out",
+            )  # fmt: skip
+        if not isinstance(getattr(self, which), Iterable):
+            raise InvalidError(f"{which} must be an iterable, not {getattr(self, which)!r:.200}", subject=which)
+        if which == "sampler":
+            if self.batch_size is None:
+                raise TypeError("Loader() missing 1 required keyword-only argument: 'batch_size'")
+            size = _checks.integer("batch_size", self.batch_size, 1, 65536)
+            sampling = Sampling(self.sampler, False, size, _checks.flag("drop_last", self.drop_last))
+        else:
+            size, first = _stream.largest(self.batch_sampler)
+            sampling = Sampling(self.batch_sampler, True, size, False, first=first)
+        return dataclasses.replace(
+            self, sampler=sampling, batch_sampler=None, batch_size=sampling.size, drop_last=False
+        )
 
     def _shaping(self, output: Output) -> Shaping:
         """What is to become of samples, should they be records."""
@@ -219,7 +265,7 @@ class Arguments:
     def _plan(self, place: _ranks.Place, output: Output) -> Plan:
         """What a dataset in Python asks for, before any of its items was made."""
         part, mark = _dataset.understand(self.dataset), ""
-        if not self.shuffle:
+        if not self.shuffle and self.sampler is None:
             part, mark = _dataset.in_order(part)
         if self.name is None and place.world_size > 1:
             raise InvalidError(
@@ -265,7 +311,10 @@ class Arguments:
     def _place(self) -> _ranks.Place:
         rank = None if self.rank is None else _checks.integer("rank", self.rank, 0, _U32_MAX)
         size = None if self.world_size is None else _checks.integer("world_size", self.world_size, 1, _U32_MAX)
-        return _ranks.find(rank, size)
+        place = _ranks.find(rank, size)
+        if self.sampler is not None and place.world_size > 1:  # each process has a stream, and so a job, of its own
+            return _ranks.Place(0, 1, source=place.source, within=place.rank)
+        return place
 
     def _registered(self) -> tuple[str, int | None, None]:
         """The name of a job that is registered already, and the batch size it must have."""
@@ -290,6 +339,8 @@ class Arguments:
             raise TypeError("Loader() missing 1 required keyword-only argument: 'batch_size'")
         uri = _checks.absolute(self.dataset) if plan is None else plan.uri
         name = self.job if self.job is not None else _ranks.default_name(uri, place.world_size, place.within)
+        if self.job is not None and self.sampler is not None and place.within is not None:
+            name = f"{_checks.job_name(name)}/rank{place.within}"
         return name, None, job_spec(_checks.job_name(name), uri, place, self, plan)
 
 
@@ -297,7 +348,7 @@ _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Arguments)}
 NAMES = frozenset(_DEFAULTS)
 # The arguments that describe a job, in the order of messages.
 _DESCRIBING = (
-    *("shuffle", "seed", "subset", "transform", "job", "order", "drop_last", "even"),
+    *("shuffle", "sampler", "batch_sampler", "seed", "subset", "transform", "job", "order", "drop_last", "even"),
     *("share", "on_error", "prefetch", "epochs", "skip_empty"),
 )
 # Datasets whose samples are images, whatever their files hold.
@@ -322,7 +373,7 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments, plan: P
         "subset": subset,
         "batchSize": _checks.integer("batch_size", a.batch_size, 1, 65536),
         "shuffle": shuffle,
-        "order": order,
+        "order": order if a.sampler is None else "given",
         "seed": str(_checks.integer("seed", a.seed, 0, 2**64 - 1)),
         "transform": ops.recipe(a.transform) if plan is None else [s.message() for s in plan.steps],
         "dropLast": _checks.flag("drop_last", a.drop_last),
@@ -339,7 +390,9 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments, plan: P
     if plan is not None:
         indices = plan.indices()
         spec["cache"], spec["sampleTimeout"] = plan.cache, f"{plan.timeout:g}s"
-        if indices:
+        if not plan.persistent:
+            spec["advance"] = "on_request"  # the script may change the dataset between two epochs
+        if indices and a.sampler is None:
             spec["indices"] = indices
         return spec
     size = len(json.dumps(spec))

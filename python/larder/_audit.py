@@ -132,6 +132,7 @@ class RunLog:
             "base": str(base or ""),
             "batch": int(spec.get("batchSize") or 0),
             "drop_last": bool(spec.get("dropLast", False)),
+            "stream": str(spec.get("order") or "") == "given",
             "even": str(spec.get("even") or ""),
             "on_error": str(spec.get("onError") or ""),
             "dataset": str(spec.get("dataset") or ""),

@@ -96,6 +96,11 @@ def understand(dataset: Any) -> Part:
 
 def require_map_style(dataset: Any) -> None:
     """Raises TypeError unless samples can be asked for by number."""
+    if isinstance(dataset, str):
+        raise TypeError(
+            f"{dataset!r} is text, not a map-style dataset; what the daemon reads by a uri is "
+            "larder.Loader(uri, batch_size=..., output='torch'), and its as_dataset() for scripts that keep torch's class"
+        )
     what = describe(dataset)
     data = sys.modules.get("torch.utils.data")
     iterable = data is not None and isinstance(dataset, data.IterableDataset)

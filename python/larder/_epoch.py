@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -15,9 +16,11 @@ from ._run import Run
 from ._session import Session
 from ._shared import Loaded, Shared
 from ._stats import Quarantined
+from ._stream import Epoch as Stream
+from ._stream import Sampling
 from ._waits import Waiting
 from ._wire import BatchHeader, Frame
-from .errors import Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError
+from .errors import Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError, UnavailableError
 
 Batch = Any  # a tuple of the fields; of a dataset in Python, what its items are made of
 
@@ -78,6 +81,25 @@ class Epoch:
         return _next(self.shared, self.run)
 
 
+class GivenEpoch(Epoch):
+    """The iterator of an epoch whose samples the script says; it may have an observer."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Batch:
+        run = self.run
+        if run.observer is not None:
+            run.observer.asked(run)
+        stream = run.stream
+        if stream is not None and not run.done and (stream.failed or stream.due(run.next_step())):
+            batch = _next(self.shared, run)
+        else:
+            batch = super().__next__()
+        if run.observer is not None:
+            run.observer.handed_out(self.run)
+        return batch
+
+
 class ObservedEpoch(Epoch):
     """The iterator of an epoch that has an observer."""
 
@@ -104,11 +126,26 @@ def begin(shared: Shared) -> Epoch:
         def start(s: Session) -> Epoch:
             shared.next_epoch, shared.pinned, shared.loaded = numbers
             run = _start(shared, s)
-            it = Epoch(shared, run) if run.observer is None else ObservedEpoch(shared, run)
+            kind = Epoch if run.observer is None else ObservedEpoch
+            it = (GivenEpoch if shared.settings.sampling is not None else kind)(shared, run)
             shared.iterator = weakref.ref(it)
             return it
 
-        return _connection.outlive(shared, start)
+        it = _connection.outlive(shared, start)
+        if shared.settings.sampling is not None:
+            _begin_stream(shared, it.run, shared.settings.sampling)
+        return it
+
+
+def _begin_stream(shared: Shared, run: Run, sampling: Sampling) -> None:
+    """Begins a pass of the script's sampler, and tells the daemon of its first batches."""
+    ring = run.session.ring
+    assert ring is not None
+    run.stream = Stream(sampling, run.epoch, int(shared.job.get("subsetSize") or 0), ring.slots)
+    run.before, shared.skipped = shared.skipped, 0
+    run.stream.skip(run.before)
+    with contextlib.suppress(UnavailableError):  # next() looks for the daemon again
+        run.stream.tell(run.session, 0, time.monotonic() + shared.timeout)
 
 
 def _start(shared: Shared, s: Session) -> Run:
@@ -130,6 +167,8 @@ def _start(shared: Shared, s: Session) -> Run:
     shared.next_epoch = run.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
     shared.running = run
     try:
+        if shared.makers is not None:
+            shared.makers.clear()  # before anything of the epoch is asked for
         what = f"the daemon to start epoch {run.epoch} of job {shared.name!r}"
         deadline = time.monotonic() + shared.timeout
         answer = s.request(_wire.EPOCH, _wire.epoch_payload(run.epoch), deadline, what)
@@ -191,6 +230,8 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
     _finalizer.run_pending()
     s.flush()
     s.look()
+    if run.stream is not None and not run.done:
+        run.stream.tell(s, run.next_step(), time.monotonic() + shared.timeout)
     while True:
         _require_current(shared, s, run)
         f = s.head()

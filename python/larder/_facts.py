@@ -161,7 +161,12 @@ class Facts:
         Of an epoch that resumes from a state it is the whole, as frameworks expect that continue to count its batches
         (``step`` is how many were handed out): as many as any epoch has, or those handed out before and those left, if
         they are more (in another batch size).
+
+        Raises:
+            TypeError: the sampler of this Loader does not know its length.
         """
+        if self._shared.settings.sampling is not None:
+            return len(self._shared.settings.sampling)
         _connection.know(self._shared)
         return int(self._shared.job.get("batchesPerEpoch") or 0)
 

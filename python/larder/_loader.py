@@ -50,6 +50,12 @@ class Loader(Facts, Resumable, Generic[BatchT]):
             ``larder jobs register``; then the arguments that describe the job must not be given again.
         batch_size: samples per rank and batch, 1 to 65536; required unless the job is registered already.
         shuffle: True gives a new random order every epoch; False (default) the order of the dataset.
+        sampler: an iterable of sample ids that says which samples come, in its order and as often as it likes; a new
+            pass of it is an epoch. Other jobs' orders do not depend on it; what is cached is shared all the same. Each
+            process of a distributed run has a sampler, and a job, of its own. It is asked up to 2 x (prefetch + 2)
+            batches ahead.
+        batch_sampler: the same as an iterable of lists, each a batch. The largest has as many samples as its attribute
+            ``batch_size`` says, or as the first one has.
         seed: of the fixed order and of random transforms; default 0.
         subset: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md); None is every sample.
         transform: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own
@@ -157,6 +163,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         *,
         batch_size: int | None = None,
         shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[list[int]] | None = None,
         seed: int = 0,
         subset: str | None = None,
         transform: Any = None,

@@ -22,6 +22,7 @@ def shared(given: Arguments) -> Shared:
         InvalidError: an argument, the dataset or its items cannot work.
         UnavailableError: no daemon answers.
     """
+    given = given.sampled()
     native = _native_of(given)
     if native is not None:
         made = _registered(_translated(given, native).checked())

@@ -36,6 +36,11 @@ class Makers:
         maker = self.inline.maker if self.inline is not None else _items.Maker(None, [])
         self.plan.look(self.crew, maker, seconds)
 
+    def clear(self) -> None:
+        """Ends the workers of the epoch before, if the next one is to be made by new ones."""
+        if self.crew is not None and not self.plan.persistent:
+            self.crew.stop()
+
     def begin(self, orders: Orders) -> None:
         """Serves a job from now on; called at the beginning of every epoch."""
         self.plan.require_same_length()
@@ -136,6 +141,7 @@ class Inline:
             if service.tasks:
                 with _seeds.Kept():
                     service.run()
+                service.link.flush()
         except Ended:
             self._drop()
         except Error:

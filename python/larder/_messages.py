@@ -64,6 +64,7 @@ class JobSpec(TypedDict, total=False):
     schema: SchemaMessage
     indices: str
     sampleTimeout: str
+    advance: str
 
 
 class Wait(TypedDict, total=False):

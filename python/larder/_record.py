@@ -96,13 +96,21 @@ def _dims(leaf: Leaf) -> tuple[int, ...]:
     return () if leaf.kind == SCALAR else leaf.values.shape
 
 
+Form = tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+def form(leaves: Sequence[Leaf]) -> Form:
+    """Kind, dtype and shape of the leaves: records of one form have their values at the same places."""
+    return tuple([(x.kind, x.dtype, x.values.shape) for x in leaves])
+
+
 def size(leaves: Sequence[Leaf]) -> int:
     """The bytes of a record of these leaves."""
-    return _plan(tuple([(x.kind, x.dtype, x.values.shape) for x in leaves]))[0]
+    return _plan(form(leaves))[0]
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(fields: tuple[tuple[int, int, tuple[int, ...]], ...]) -> tuple[int, Array, list[int]]:
+def _plan(fields: Form) -> tuple[int, Array, list[int]]:
     """Of a record of fields (kind, dtype, shape): its bytes, its header up to the first value, where values begin."""
     dims = [() if kind == SCALAR else shape for kind, _, shape in fields]
     at = end = _HEAD.size + sum(_ENTRY.size + 8 * len(d) for d in dims)
@@ -128,17 +136,23 @@ def write(leaves: Sequence[Leaf], buffer: Any) -> int:
         raise InvalidError(
             f"a sample of {len(leaves)} values, and {MAX_FIELDS} are the most", hint="put numbers into one array"
         )
-    need, header, places = _plan(tuple([(x.kind, x.dtype, x.values.shape) for x in leaves]))
     memory = np.frombuffer(buffer, dtype=np.uint8)
+    need = size(leaves)
     if need > memory.nbytes:
         raise InvalidError(f"a record of {need} bytes in memory of {memory.nbytes}")
-    memory[: header.nbytes] = header
-    for x, at in zip(leaves, places, strict=True):
-        values = x.values
-        np.copyto(np.ndarray(values.shape, _NUMPY[x.dtype], memory, at), values, casting="equiv")
+    return put(leaves, memory, 0)
+
+
+def put(leaves: Sequence[Leaf], memory: Array, start: int) -> int:
+    """``write`` to memory (uint8) that is known to have room from ``start`` on."""
+    need, header, places = _plan(form(leaves))
+    memory[start : start + header.nbytes] = header
+    for x, place in zip(leaves, places, strict=True):
+        values, at = x.values, start + place
         end = at + values.nbytes
+        np.ndarray(values.shape, _NUMPY[x.dtype], memory, at)[...] = values
         if end % _ALIGN:
-            memory[end : _aligned(end)] = 0
+            memory[end : end + -end % _ALIGN] = 0
     return need
 
 

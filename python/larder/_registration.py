@@ -92,9 +92,9 @@ def _shape(shared: Shared) -> None:
         return
     fields = schema.get("fields") or []
     if wrong:
-        names = ", ".join(str(f.get("name", "")) for f in fields)
+        known = ", ".join(str(f.get("name", "")) for f in fields)
         raise InvalidError(
-            f"fields= is for images, and the samples of {shared.uri!r} are records of {names:.200}", subject="fields",
+            f"fields= is for images, and the samples of {shared.uri!r} are records of {known:.200}", subject="fields",
             hint="name them in the uri, as in wds:DIR?fields=jpg,txt, where the format has that, or leave fields= out",
         )  # fmt: skip
     structure = _nested.parse(str(schema.get("structure", "")))

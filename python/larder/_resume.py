@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from . import _connection, _messages
+from . import _connection, _messages, _stream
 from ._messages import GetStateRequest
 from ._shared import Loaded, Shared
 from .errors import InvalidError
@@ -44,6 +44,11 @@ class Resumable:
         """
         shared = self._shared
         with shared.lock:
+            if shared.settings.sampling is not None:
+                run = shared.running
+                if run is not None and not run.done:
+                    return _stream.state(run.epoch, run.before + run.next_step())
+                return _stream.state(max(shared.next_epoch, shared.pinned or 0), shared.skipped)
             loaded = shared.loaded
             if loaded is not None and loaded.left >= 0 and not portable:
                 return dict(loaded.token)
@@ -106,8 +111,17 @@ class Resumable:
                 f"the state is none of larder: {e}", subject="state_dict", hint="pass what Loader.state_dict() returned"
             ) from e
         shared = self._shared
+        if (shared.settings.sampling is not None) != _stream.is_place(state_dict):
+            _stream.place({} if shared.settings.sampling is not None else state_dict)
+            raise InvalidError(
+                "the state was saved by a loader with a sampler of its own", subject="state_dict",
+                hint="give this loader the sampler, too",
+            )  # fmt: skip
         with shared.lock:
             shared.require_open()
+            if shared.settings.sampling is not None:
+                self._load_place(*_stream.place(state_dict))
+                return
             before = shared.loaded
             s, shared.resources.session = shared.resources.session, None
             shared.running = None
@@ -123,6 +137,16 @@ class Resumable:
             shared.ended = None
             shared.pinned = None
             shared.next_epoch = shared.loaded.epoch
+
+    def _load_place(self, epoch: int, step: int) -> None:
+        """Continues with a sampler's epoch at a step: a new job, whose numbers of epochs are all free."""
+        shared = self._shared
+        s, shared.resources.session = shared.resources.session, None
+        shared.running = None
+        if s is not None:
+            s.close(s.ring is not None)
+        shared.ended, shared.pinned, shared.next_epoch, shared.skipped = None, None, epoch, step
+        _connection.connect(shared)
 
     @property
     def epoch(self) -> int:
@@ -140,4 +164,6 @@ class Resumable:
             r, loaded = self._shared.running, self._shared.loaded
             if loaded is not None and loaded.left >= 0:
                 return loaded.before
+            if self._shared.skipped:
+                return self._shared.skipped
             return 0 if r is None or r.done else r.before + r.next_step()

@@ -10,6 +10,7 @@ from ._messages import EpochEnd, Sizes
 from ._mix import Mixer
 from ._ring import Ring
 from ._session import Session
+from ._stream import Epoch as Stream
 from ._wire import BatchHeader, Frame
 
 
@@ -41,7 +42,10 @@ class Observer(Protocol):
 class Run:
     """An epoch that was started. It does not reference its Loader, so that a forgotten Loader dies at once."""
 
-    __slots__ = ("after", "before", "board", "done", "epoch", "mark", "mixer", "observer", "raised", "session", "since")
+    __slots__ = (
+        *("after", "before", "board", "done", "epoch", "mark", "mixer", "observer", "raised", "session", "since"),
+        "stream",
+    )
 
     def __init__(self, session: Session, epoch: int) -> None:
         self.session = session
@@ -53,6 +57,7 @@ class Run:
         self.mixer: Mixer | None = None  # what a recipe that ends in MixUp or CutMix does to every batch
         self.board: Board | None = None  # where batches can be taken without reading the socket
         self.since = 0.0  # since when next() waits, by time.monotonic(), when it gave up meanwhile
+        self.stream: Stream | None = None  # what the script's sampler says which samples come
         self.raised = -1  # the last step whose bad samples were raised
         # The last batch that came as a frame (None: none yet), its step (or the first one), and the board's head once
         # that batch is taken.

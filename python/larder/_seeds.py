@@ -17,6 +17,10 @@ from typing import Any
 
 import numpy as np
 
+# random.seed(n) without its look at what n is: one call of C
+_inst: Any = getattr(random.seed, "__self__", None)
+_seed: Any = super(random.Random, _inst).seed if type(_inst) is random.Random else None
+
 _PREFIX = b"larder.seed.1"
 _PACK = struct.Struct("<QQII")
 _WORDS = struct.Struct("<8I")
@@ -34,7 +38,12 @@ def generator(k: bytes) -> np.random.Generator:
 
 def seed_globals(k: bytes) -> None:
     """Seeds ``random``, NumPy's global generator and, where it is imported, torch's generator of the CPU."""
-    random.seed(int.from_bytes(k[:8], "little"))
+    n = int.from_bytes(k[:8], "little")
+    if _seed is None:
+        random.seed(n)
+    else:
+        _seed(n)
+        _inst.gauss_next = None
     np.random.seed(int.from_bytes(k[8:12], "little"))
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -247,6 +247,12 @@ class Session:
         self.queue.append(_wire.pack(_wire.WAKE, 0))  # an object of its own: _drain knows by it what was sent
         board.note_told(died, given)
 
+    def send(self, type_: int, payload: bytes, deadline: float, what: str) -> None:
+        """Sends a frame that is not answered."""
+        if not self.usable:
+            raise self._unusable()
+        self._send(_wire.pack(type_, 0, payload), deadline, what)
+
     def _send(self, data: bytes, deadline: float, what: str) -> None:
         """Sends a request; an interrupt in the middle of a frame ends the connection."""
         self.flush()

@@ -86,6 +86,7 @@ class Shared:
     next_epoch: int = 0
     pinned: int | None = None  # by set_epoch
     loaded: Loaded | None = None
+    skipped: int = 0  # batches of the next epoch that were handed out before a state was saved, of a sampler
 
     # What this Loader counted.
     quarantined: dict[int, Quarantined] = field(default_factory=dict)

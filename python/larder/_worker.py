@@ -41,6 +41,10 @@ _DONE, _U64 = struct.Struct("<QQQ"), struct.Struct("<Q")
 _PAGE = mmap.PAGESIZE
 _SEALS = 1 | 2 | 4  # no more seals, no shrinking, no growing
 _ADD_SEALS = 1033
+_WINDOW = 64  # tasks that the worker takes at once
+_GATHER = 0.0005  # seconds after an answer in which others are gathered
+_FIRST = 64  # of the memory: where records begin
+_LOOK = 0.05  # seconds of work after which a worker looks whether its client says something
 
 
 class Ended(Exception):
@@ -88,9 +92,30 @@ class Link:
         self.sock = sock
         self._data = b""
         self._fds: list[int] = []
+        self._later: list[bytes] = []  # frames that were not sent yet
+        self._sent = 0.0  # when the last of them left
+
+    def answer(self, type_: int, payload: bytes) -> None:
+        """Sends a frame soon: at once, or with others when one was sent a moment ago."""
+        self._later += (_HEADER.pack(_wire.ABI, type_, len(payload), 0), payload)
+        if time.monotonic() - self._sent > _GATHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits."""
+        if not self._later:
+            return
+        data = b"".join(self._later)
+        self._later.clear()
+        self._sent = time.monotonic()
+        try:
+            self.sock.sendall(data, socket.MSG_NOSIGNAL)
+        except OSError as e:
+            raise Ended(str(e)) from e
 
     def send(self, type_: int, payload: bytes, request: int = 0, fd: int = -1) -> None:
         """Sends a frame; a descriptor rides on its first byte."""
+        self.flush()
         data = _HEADER.pack(_wire.ABI, type_, len(payload), request) + payload
         try:
             if fd >= 0:
@@ -102,6 +127,7 @@ class Link:
 
     def receive(self) -> list[tuple[int, int, bytes]]:
         """The frames that have arrived; blocks when nothing has."""
+        self.flush()
         try:
             data, ancillary, _, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
         except OSError as e:
@@ -111,17 +137,18 @@ class Link:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._fds.extend(np.frombuffer(content[: len(content) // 4 * 4], "<i4").tolist())
-        self._data += data
-        frames = []
-        while len(self._data) >= _HEADER.size:
-            abi, type_, length, request = _HEADER.unpack_from(self._data)
+        data = self._data + data
+        frames, at = [], 0
+        while len(data) - at >= _HEADER.size:
+            abi, type_, length, request = _HEADER.unpack_from(data, at)
             if abi != _wire.ABI or length > _wire.MAX_PAYLOAD:
                 raise Ended("the daemon sent what docs/protocol.md does not allow")
-            end = _HEADER.size + length
-            if len(self._data) < end:
+            begin, end = at + _HEADER.size, at + _HEADER.size + length
+            if len(data) < end:
                 break
-            frames.append((type_, request, self._data[_HEADER.size : end]))
-            self._data = self._data[end:]
+            frames.append((type_, request, data[begin:end]))
+            at = end
+        self._data = data[at:]
         return frames
 
     def descriptor(self) -> int:
@@ -147,35 +174,45 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+_NOTHING = np.zeros(0, np.uint8)
+
+
 class Memory:
-    """The sealed memory that a worker writes its records to: places that are taken until the daemon frees them."""
+    """The sealed memory that a worker writes its records to: places that are taken until the daemon frees them.
+
+    Its first bytes say which task the worker is at.
+    """
 
     def __init__(self, size: int) -> None:
-        self.fd, self.map = -1, mmap.mmap(-1, _PAGE)
-        self.taken: dict[int, int] = {}  # bytes of a record by its offset
-        self.size = 0
+        self.fd, self.map, self.bytes = -1, mmap.mmap(-1, _PAGE), _NOTHING
+        self.taken: dict[int, int] = {}  # bytes of a record by its offset, the oldest one first
+        self.size, self._end = 0, _FIRST  # of the memory, and of the youngest record
         self.replace(size)
 
     def replace(self, size: int) -> None:
         """Takes new memory of at least ``size`` bytes. Nothing may be taken in the old one."""
-        size = -(-size // _PAGE) * _PAGE
+        size = -(-(size + _FIRST) // _PAGE) * _PAGE
         fd = os.memfd_create("larder-worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
         self.close()
-        self.fd, self.map, self.size = fd, mmap.mmap(fd, size), size
+        self.fd, self.map, self.size, self._end = fd, mmap.mmap(fd, size), size, _FIRST
+        self.bytes = np.frombuffer(self.map, np.uint8)
 
     def place(self, need: int) -> int:
         """The offset of ``need`` free bytes, taken from now on; -1 when there are none."""
-        at = 0
-        for offset, size in sorted(self.taken.items()):
-            if offset - at >= need:
-                break
-            at = -(-(offset + size) // 64) * 64
-        if at + need > self.size:
+        at, oldest = self._end, next(iter(self.taken), -1)
+        if oldest < 0 or (oldest < at and at + need > self.size):  # what is free lies behind the youngest, and before
+            at = _FIRST
+        if at + need > (oldest if oldest >= at else self.size):
             return -1
         self.taken[at] = need
+        self._end = -(-(at + need) // 64) * 64
         return at
+
+    def mark(self, task: int) -> None:
+        """Says that the worker begins a task: that is the one to blame when it does not come back."""
+        _U64.pack_into(self.map, 0, task)
 
     def free(self, offset: int) -> None:
         """Frees a record."""
@@ -184,7 +221,11 @@ class Memory:
     def close(self) -> None:
         """Gives the memory back."""
         self.taken.clear()
-        self.map.close()
+        self.bytes = _NOTHING
+        try:
+            self.map.close()
+        except BufferError:  # something still looks at it, and closes it with itself
+            pass
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -219,8 +260,7 @@ class Service:
             "dataset": o.dataset, "recipes": list(o.recipes), "pid": os.getpid(), "client": o.client,
             "outBytes": self.memory.size,
         }  # fmt: skip
-        if o.inline:
-            work |= {"inline": True, "window": 1}
+        work |= {"inline": True, "window": 1} if o.inline else {"window": _WINDOW, "mark": 0}
         self.link.send(_wire.WORK, _wire.dump(work), 2, self.memory.fd)
         answer = _wire.parse_json(self._answer(2))
         fd, size = self.link.descriptor(), int(answer.get("inBytes") or 0)
@@ -243,7 +283,10 @@ class Service:
     def react(self) -> None:
         """Reads what has arrived; blocks when nothing has."""
         for type_, rid, payload in self.link.receive():
-            self._take(type_, rid, payload)
+            if type_ == _wire.TASK:
+                self.tasks.append(Task._make(_TASK.unpack_from(payload)))
+            else:
+                self._take(type_, rid, payload)
 
     def _take(self, type_: int, rid: int, payload: bytes) -> None:
         if type_ == _wire.TASK:
@@ -262,6 +305,7 @@ class Service:
     def run(self) -> None:
         """Runs the oldest task."""
         task = self.tasks[0]
+        self.memory.mark(task.id)
         self.clock.start(task.timeout_ms / 1000)
         try:
             given = None
@@ -282,20 +326,20 @@ class Service:
     def fail(self, task: Task, f: _items.Failure) -> None:
         """Reports that a task was not done."""
         body: dict[str, object] = {"type": f.type, "message": f.message, "traceback": f.traceback, "retry": False}
-        self.link.send(_wire.FAILED, _U64.pack(task.id) + _wire.dump(body))
+        self.link.answer(_wire.FAILED, _U64.pack(task.id) + _wire.dump(body))
 
     def deliver(self, task: Task, leaves: list[Leaf]) -> None:
         """Writes a record and reports it."""
         need = _record.size(leaves)
-        if need > self.memory.size:
+        if need > self.memory.size - _FIRST:
             while self.memory.taken:
                 self.react()
             self.memory.replace(2 * need)
             self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
         while (at := self.memory.place(need)) < 0:
             self.react()
-        _record.write(leaves, memoryview(self.memory.map)[at : at + need])
-        self.link.send(_wire.DONE, _DONE.pack(task.id, at, need))
+        _record.put(leaves, self.memory.bytes, at)
+        self.link.answer(_wire.DONE, _DONE.pack(task.id, at, need))
 
     def leave(self, seconds: float = 1.0) -> None:
         """Ends the attachment in order: the tasks in hand go to others."""
@@ -327,28 +371,42 @@ class Alarm(Clock):
     """Raises Hung in the task; when that does not end it, ends the process. Main thread of a worker only."""
 
     def __init__(self, memory: int = 0) -> None:
-        self.deadline = 0.0
+        self.deadline = 0.0  # of the task; 0 = there is none
         self.memory = memory
-        self._seconds = 0.0
+        self._seconds = self._began = self._set = 0.0  # set = when the timer was set; 0 = it is not
         signal.signal(signal.SIGALRM, self._ring)
         threading.Thread(target=self._watch, name="larder-watch", daemon=True).start()
 
     def start(self, seconds: float) -> None:
-        """A task begins."""
-        if seconds > 0:
-            self._seconds = seconds
-            self.deadline = time.monotonic() + 1.5 * seconds + 1
+        """A task begins. The timer is set anew only for the first of many short ones, and it never interrupts those."""
+        if seconds <= 0:
+            return
+        now = self._began = time.monotonic()
+        self.deadline = now + 1.5 * seconds + 1
+        if not self._set or seconds != self._seconds or now - self._set > seconds / 2:
+            self._set, self._seconds = now, seconds
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def stop(self) -> None:
         """It is over."""
-        if self.deadline:
+        self.deadline = 0.0
+
+    def rest(self) -> None:
+        """No task follows at once."""
+        if self._set:
+            self._set = 0.0
             signal.setitimer(signal.ITIMER_REAL, 0)
-            self.deadline = 0.0
 
     def _ring(self, *_: object) -> None:
-        if self.deadline:
-            raise Hung(f"the item took longer than sample_timeout ({self._seconds:g} s)")
+        self._set = 0.0
+        if not self.deadline:
+            return
+        left = self._began + self._seconds - time.monotonic()
+        if left > 0:  # it was set for an earlier task
+            self._set = self._began
+            signal.setitimer(signal.ITIMER_REAL, left)
+            return
+        raise Hung(f"the item took longer than sample_timeout ({self._seconds:g} s)")
 
     def _watch(self) -> None:
         """Ends the process when its task does not end, when its client died, or when it has grown too large."""
@@ -499,13 +557,19 @@ def _loop(pipe: Any, service: Service) -> Orders | None:
     poller.register(service.link.sock, select.POLLIN)
     poller.register(told, select.POLLIN)
     while True:
-        while service.tasks:  # a few: the daemon gives no more at once
+        end = time.monotonic() + _LOOK
+        while service.tasks:
             service.run()
-        ready = [fd for fd, _ in poller.poll()]
+            if time.monotonic() > end:
+                break
+        service.link.flush()
+        service.clock.rest()
+        ready = [fd for fd, _ in poller.poll(0 if service.tasks else None)]
         if told in ready:
             service.leave()
             return _told(pipe)
-        service.react()
+        if ready:
+            service.react()
 
 
 def _told(pipe: Any) -> Orders | None:

@@ -33,10 +33,6 @@ _LARDER = (
     *("pad_value", "pad_multiple", "sample_timeout", "worker_memory", "endpoint", "on_daemon_loss", "native", "even"),
     *("return_index", "rank", "world_size", "replace", "skip_empty"),
 )
-_SAMPLERS = (
-    "larder chooses the samples of a batch, so that jobs can share them; it knows SequentialSampler, RandomSampler "
-    "(without replacement), SubsetRandomSampler and DistributedSampler"
-)
 
 
 class DataLoader:
@@ -45,9 +41,12 @@ class DataLoader:
     Args:
         dataset: a map-style dataset. A torchvision ImageFolder whose transforms larder has with equal bits is prepared
             by the daemon itself (``native=False``: by workers).
-        batch_size, shuffle, sampler, batch_sampler, drop_last: as torch's. Of samplers those are known that say which
-            samples there are, not in which order of their own: sequential, random without replacement, subset-random
-            and distributed. A DistributedSampler gives all ranks floor(n / ranks) samples, none twice.
+        batch_size, shuffle, sampler, batch_sampler, drop_last: as torch's. Samplers that say which samples there are
+            and leave the order to chance (sequential, random without replacement, subset-random) get an order of
+            larder's, and so do distributed ones, of which all ranks get floor(n / ranks) samples, none twice. Any other
+            says itself which samples come, in which order and how often. It is asked up to 2 x (prefetched batches + 2)
+            batches ahead. A batch_sampler's batches have at most as many samples as its ``batch_size`` says, or as its
+            first one has.
         num_workers: worker processes of this loader; 0 runs the dataset in this process, while it waits for a batch.
         collate_fn: gets the list of samples, in this process.
         pin_memory, pin_memory_device: copies batches into pinned memory, where there is a GPU.
@@ -111,17 +110,22 @@ class DataLoader:
             raise InvalidError("persistent_workers=True needs num_workers > 0", subject="persistent_workers")
         self.collate_fn = collate_fn
         drop_last = _checks.flag("drop_last", drop_last)
+        own = False  # the batches are the batch_sampler's
         if batch_sampler is not None:
-            sampler, batch_size, drop_last = _of_batches(batch_sampler, batch_size, shuffle, sampler, drop_last)
-            shuffle = None
-        order = _order(dataset, sampler, shuffle, generator)
+            _exclude(batch_size, shuffle, sampler, drop_last)
+            own = type(batch_sampler) is not data.BatchSampler or not _known(dataset, batch_sampler.sampler)
+            batch_size = None
+            if not own:
+                sampler, shuffle = batch_sampler.sampler, None
+                batch_size, drop_last = int(batch_sampler.batch_size), bool(batch_sampler.drop_last)
+        order = _given(dataset, generator) if own else _order(dataset, sampler, shuffle, generator)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler if sampler is not None else _sampler(order)
         self.batch_sampler = batch_sampler
         if batch_size is not None and batch_sampler is None:
             self.batch_sampler = data.BatchSampler(self.sampler, batch_size, drop_last)
-        if batch_size is None:
+        if batch_size is None and not own:
             collate_fn = _single(collate_fn, drop_last)
         given: dict[str, Any] = {
             "seed": order.seed if "seed" not in larder else larder["seed"],
@@ -130,8 +134,12 @@ class DataLoader:
             "prefetch": min(_MOST, max(2, self.prefetch_factor * self.num_workers)),
             "timeout": self.timeout or _FOREVER,
         }
-        if self.num_workers:
-            given["persistent_workers"] = self.persistent_workers
+        given["persistent_workers"] = self.persistent_workers
+        stays = self.persistent_workers and self.num_workers > 0
+        if own:
+            given["batch_sampler"] = _Passes(batch_sampler, generator, True, stays)
+        elif sampler is not None and not _known(dataset, sampler):
+            given["sampler"] = _Passes(sampler, generator, batch_size is None, stays)
         self.loader: Loader[Any] = Loader.__new__(Loader)
         self.loader._shared = _make.shared(
             Arguments(
@@ -139,7 +147,7 @@ class DataLoader:
                     **given,
                     **larder,
                     "dataset": order.dataset,
-                    "batch_size": 1 if batch_size is None else batch_size,
+                    "batch_size": None if own else 1 if batch_size is None else batch_size,
                     "shuffle": order.shuffle,
                     "drop_last": drop_last,
                     "num_workers": self.num_workers,
@@ -253,45 +261,65 @@ def _order(dataset: Any, sampler: Any, shuffle: bool | None, generator: Any) -> 
     if shuffle:
         raise InvalidError("sampler= and shuffle=True exclude each other", subject="sampler")
     kind = type(sampler)
+    if not _known(dataset, sampler):
+        return _given(dataset, generator)
     if kind is data.SequentialSampler:
-        if len(sampler.data_source) != len(dataset):
-            raise _unknown(f"a SequentialSampler of {len(sampler.data_source)} samples on a dataset of {len(dataset)}")
         return _Order(dataset, False, _seed(generator), generator)
     if kind is data.RandomSampler:
-        if sampler.replacement or sampler.num_samples != len(dataset):
-            raise _unknown("a RandomSampler with replacement= or num_samples=")
         return _Order(dataset, True, _seed(sampler.generator or generator), generator)
     if kind is data.SubsetRandomSampler:
         part = data.Subset(dataset, [int(i) for i in sampler.indices])
         return _Order(part, True, _seed(sampler.generator or generator), generator)
-    if kind is DistributedSampler:
-        if len(sampler.dataset) != len(dataset):
-            raise InvalidError(
-                f"the DistributedSampler is of {len(sampler.dataset)} samples, the dataset has {len(dataset)}",
-                subject="sampler",
-            )
-        order = _Order(dataset, bool(sampler.shuffle), int(sampler.seed), generator)
-        order.rank, order.ranks = int(sampler.rank), int(sampler.num_replicas)
-        return order
-    raise _unknown(f"{kind.__module__}.{kind.__qualname__}")
-
-
-def _unknown(what: str) -> InvalidError:
-    return InvalidError(
-        f"{what} chooses an order of its own, which does not work yet; {_SAMPLERS}", reason="UNSUPPORTED",
-        subject="sampler", hint="say shuffle=True, give a Subset, or keep torch.utils.data.DataLoader for this one",
-    )  # fmt: skip
-
-
-def _of_batches(batch_sampler: Any, size: Any, shuffle: Any, sampler: Any, drop_last: bool) -> tuple[Any, int, bool]:
-    """The sampler, batch size and drop_last of a plain BatchSampler."""
-    if size != 1 or shuffle or sampler is not None or drop_last:
+    if len(sampler.dataset) != len(dataset):
         raise InvalidError(
-            "batch_sampler= excludes batch_size, shuffle, sampler and drop_last", subject="batch_sampler"
+            f"the DistributedSampler is of {len(sampler.dataset)} samples, the dataset has {len(dataset)}",
+            subject="sampler",
         )
-    if type(batch_sampler) is not data.BatchSampler:
-        raise _unknown(f"the batch_sampler {type(batch_sampler).__qualname__}")
-    return batch_sampler.sampler, int(batch_sampler.batch_size), bool(batch_sampler.drop_last)
+    order = _Order(dataset, bool(sampler.shuffle), int(sampler.seed), generator)
+    order.rank, order.ranks = int(sampler.rank), int(sampler.num_replicas)
+    return order
+
+
+class _Passes:
+    """The passes of a sampler, each with the draw of random numbers that torch makes when it begins an epoch."""
+
+    def __init__(self, sampler: Any, generator: Any, eager: bool, once: bool) -> None:
+        self.sampler, self.generator = sampler, generator
+        self.eager = eager  # torch asks the sampler for its iterator before it draws
+        self.once = once  # torch draws in the first epoch only: its workers stay
+        size = getattr(sampler, "batch_size", None)
+        if eager and isinstance(size, int):
+            self.batch_size = size
+        self.begun = False
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        first = iter(self.sampler) if self.eager else None
+        if not (self.once and self.begun):
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        self.begun = True
+        return iter(self.sampler) if first is None else first
+
+
+def _given(dataset: Any, generator: Any) -> _Order:
+    """The order of a sampler of the script's own; the seed is drawn from nothing that the sampler draws from."""
+    _require_generator(generator)
+    seed = torch.initial_seed() if generator is None else generator.initial_seed()
+    return _Order(dataset, False, seed & (2**64 - 1), generator)
+
+
+def _known(dataset: Any, sampler: Any) -> bool:
+    """Whether a sampler says which samples there are, and leaves the order to larder."""
+    kind = type(sampler)
+    if kind is data.SequentialSampler:
+        return len(sampler.data_source) == len(dataset)
+    if kind is data.RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(dataset)
+    if kind is data.SubsetRandomSampler:
+        return len(set(map(int, sampler.indices))) == len(sampler.indices) > 0
+    return kind is DistributedSampler
 
 
 def _sampler(order: _Order) -> Any:
@@ -301,11 +329,23 @@ def _sampler(order: _Order) -> Any:
     return data.SequentialSampler(order.dataset)
 
 
+def _exclude(size: Any, shuffle: Any, sampler: Any, drop_last: bool) -> None:
+    """Raises InvalidError where arguments say again what a batch_sampler says."""
+    if size != 1 or shuffle or sampler is not None or drop_last:
+        raise InvalidError(
+            "batch_sampler= excludes batch_size, shuffle, sampler and drop_last", subject="batch_sampler"
+        )
+
+
 def _seed(generator: Any) -> int:
     """A seed drawn as torch draws one, so that ``torch.manual_seed`` or ``generator`` decide it."""
+    _require_generator(generator)
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _require_generator(generator: Any) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise InvalidError(f"generator must be a torch.Generator, not {generator!r}", subject="generator")
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def _timeout(timeout: Any) -> float:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import io
+import json
 import os
 import shutil
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +18,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from real import PATIENCE, ROOT
+from real import PATIENCE, ROOT, Daemon, digest
+
+import larder
 
 ACCESS, SECRET = "tester", "a-secret-of-tests"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
@@ -38,6 +43,9 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
 class Server:
@@ -75,11 +83,14 @@ class Server:
 
 
 class Proxy:
-    """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: 503, "cut", "stall"."""
+    """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: a status such as 503,
+    "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials,
+    once for each range), "expired for good"."""
 
     def __init__(self, server: Server, spoil: Callable[[int], Any]) -> None:
         proxy = self
         self.gets = self.spoilt = 0
+        ranges: set[tuple[str, str | None]] = set()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -95,13 +106,21 @@ class Proxy:
                 if self.command == "GET" and "list-type" not in self.path:
                     proxy.gets += 1
                     how = spoil(proxy.gets)
+                if how == "expired":
+                    how = None if (self.path, self.headers["Range"]) in ranges else how
+                    ranges.add((self.path, self.headers["Range"]))
                 if how:
                     proxy.spoilt += 1
-                if isinstance(how, int):
-                    self.send_response(how)
-                    self.send_header("Content-Length", "0")
+                if how and how not in ("cut", "stall", "late", "short"):
+                    code, body = (how, b"") if isinstance(how, int) else (403, EXPIRED)
+                    self.send_response(code)
+                    self.send_header("Content-Length", str(len(body)))
                     self.end_headers()
+                    self.wfile.write(body)
                     return
+                if how == "late":
+                    time.sleep(1)
+                    how = None
                 there = http.client.HTTPConnection("127.0.0.1", server.port)
                 try:
                     there.request(self.command, self.path, headers=dict(self.headers))
@@ -113,19 +132,27 @@ class Proxy:
                 finally:
                     there.close()
                 self.send_response(answer.status)
+                if how == "short":
+                    body = body[: len(body) // 2]
                 for name, value in answer.getheaders():
+                    if how == "short" and name.lower() == "content-length":
+                        value = str(len(body))
                     if name.lower() not in ("connection", "date", "server"):
                         self.send_header(name, value)
                 self.end_headers()
-                if how:
+                if how in ("cut", "stall"):
                     body, self.close_connection = body[: len(body) // 2], True
-                if self.command == "GET":
-                    self.wfile.write(body)
+                try:
+                    if self.command == "GET":
+                        self.wfile.write(body)
+                except OSError:  # the client has given it up
+                    return
                 if how == "stall":
                     time.sleep(1.5)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that went away
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.thread = Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
@@ -135,3 +162,51 @@ class Proxy:
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
+
+
+class World:
+    """Daemons that read from an endpoint, and loaders of them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.daemons, self.monkeypatch = folder, 0, monkeypatch
+        for k in [k for k in os.environ if k.startswith("AWS_")]:
+            monkeypatch.delenv(k)
+        for k, v in CREDENTIALS.items():
+            monkeypatch.setenv(k, v)
+        monkeypatch.setenv("HOME", str(folder))
+        self.live: list[Daemon] = []
+
+    def daemon(self, endpoint: str, config: dict[str, Any] | None = None, **settings: Any) -> Daemon:
+        """Starts one. `config` takes the place of a configuration without tiers."""
+        self.daemons += 1
+        config = {"stores": {"s3": {"endpoint": endpoint, **settings}}, **(config or {"tiers": {"total": "0"}})}
+        d = Daemon(self.folder / f"d{self.daemons}", config=json.dumps(config))
+        self.live.append(d)
+        self.monkeypatch.setenv("LARDER_SOCKET", d.socket)
+        return d
+
+    def clients(self) -> dict[str, str]:
+        """The environment of processes that are clients."""
+        return {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+
+
+def images(uri: str, **arguments: Any) -> list[tuple[int, str]]:
+    """What an epoch gives, in the order of the dataset: label and digest."""
+    with larder.Loader(uri, batch_size=7, shuffle=False, epochs=1, **arguments) as loader:
+        return [(int(x), digest(i)) for batch, labels in loader for i, x in zip(batch, labels, strict=True)]
+
+
+def pack(folder: Path, out: Path, shards: int, name: str = "part-{:03}.tar") -> Path:
+    """Writes tars of WebDataset with the images of a folder in turn: KEY.jpg, KEY.cls, KEY.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = sorted(p for p in folder.rglob("*.*") if p.is_file())
+    classes = sorted({p.parent.name for p in files})
+    for k in range(shards):
+        with tarfile.open(out / name.format(k), "w", format=tarfile.USTAR_FORMAT) as tar:
+            for n, p in list(enumerate(files))[k::shards]:
+                label = str(classes.index(p.parent.name)).encode()
+                for suffix, body in ((p.suffix, p.read_bytes()), (".json", b'{"n": 1}'), (".cls", label)):
+                    member = tarfile.TarInfo(f"{p.parent.name}/{n:04}{suffix}")
+                    member.size = len(body)
+                    tar.addfile(member, io.BytesIO(body))
+    return out

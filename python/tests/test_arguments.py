@@ -24,8 +24,9 @@ def test_signature_is_the_promised_one():
     assert (
         names
         == (
-            "dataset batch_size shuffle seed subset transform job order drop_last even rank world_size output fields "
-            "return_index share on_error prefetch epochs skip_empty endpoint timeout on_daemon_loss replace "
+            "dataset batch_size shuffle sampler batch_sampler seed subset transform job order drop_last even rank "
+            "world_size output fields return_index share on_error prefetch epochs skip_empty endpoint timeout "
+            "on_daemon_loss replace "
             "name version cache num_workers collate_fn ragged pad_value pad_multiple sample_timeout worker_memory "
             "worker_init_fn multiprocessing_context persistent_workers native"
         ).split()
@@ -226,6 +227,6 @@ def test_job_yaml_and_python_names_agree():
 
     given = _arguments.Arguments("d", batch_size=1, skip_empty=True)
     spec = _arguments.job_spec("n", "d", _ranks.Place(0, 1), given)
-    of_records = ("cache", "schema", "indices", "sampleTimeout")
+    of_records = ("cache", "schema", "indices", "sampleTimeout", "advance")
     assert set(spec) - {"replica"} <= camel and camel - set(spec) == {"replica", *of_records}
     json.dumps(spec)

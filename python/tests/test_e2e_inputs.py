@@ -193,8 +193,8 @@ def test_skip_keeps_the_number_of_batches_equal(real, tmp_path):
 
 
 def test_a_store_that_is_not_built_is_refused_with_what_works(real):
-    with pytest.raises(larder.InvalidError, match="the scheme az is not built") as e:
-        real("az://container/train", batch_size=4)
+    with pytest.raises(larder.InvalidError, match="the scheme hdfs is not built") as e:
+        real("hdfs://host/train", batch_size=4)
     assert "mount it as a folder" in e.value.hint
     assert "did you mean" not in str(e.value)
     with pytest.raises(larder.InvalidError, match="holds a user name or a secret") as e:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from real import PATIENCE, ROOT, draw, find_binary
-from s3 import CREDENTIALS, Server
+from s3 import CREDENTIALS, Server, pack
 
 PAGES = [
     "docs/start.md",
@@ -46,8 +46,12 @@ ELSEWHERE = {
     "docs/security.md": [("## Several users\n", "## Token\n"), ("## TLS\n", "## HTTP\n")],
 }
 # What a page takes to be so.
-BEFORE = {"docs/guides/memory.md": ["larder serve &"], "docs/subsets.md": ["larder serve &"]}
+BEFORE = {
+    "docs/guides/memory.md": ["export LARDER_TIERS__DISK__DIR=$PWD/disk LARDER_TIERS__DISK__SIZE=1GiB", "larder serve &"],
+    "docs/subsets.md": ["larder serve &"],
+}
 SMALLER = {
+    "{000..099}": "{000..003}",
     "samples: 20000": "samples: 2000",
     "range(90)": "range(2)",
     "batch_size=256": "batch_size=8",
@@ -164,14 +168,20 @@ def script_of(page, folder):
 
 @pytest.fixture
 def bucket(session, tmp_path):
-    """A server whose bucket "datasets" is the folder of the data. Returns what makes a script speak to it."""
+    """A server whose bucket "datasets" is the folder of the data, also as tars. Returns what makes a script speak to
+    it: by the configuration of the page, or where it has none by the environment.
+    """
     shutil.copytree(tmp_path / "data", tmp_path / "buckets" / "datasets")
+    pack(tmp_path / "data" / "train", tmp_path / "buckets" / "datasets", 4, "train-{:03}.tar")
     server = Server(tmp_path / "buckets")
 
     def prepare(script):
-        config = tmp_path / "larder.yaml"
-        config.write_text(config.read_text().replace("http://127.0.0.1:9000", server.url))
-        return "\n".join([f"export {k}={v}" for k, v in CREDENTIALS.items()] + [script])
+        config, env = tmp_path / "larder.yaml", dict(CREDENTIALS)
+        if config.exists():
+            config.write_text(config.read_text().replace("http://127.0.0.1:9000", server.url))
+        else:
+            env["AWS_ENDPOINT_URL"] = server.url
+        return "\n".join([f"export {k}={v}" for k, v in env.items()] + [script])
 
     yield prepare
     server.stop()
@@ -181,7 +191,7 @@ def bucket(session, tmp_path):
 def test_page(page, session, tmp_path, request):
     (tmp_path / "train.py").write_text("import larder\n")
     script = script_of(page, tmp_path)
-    if page == "docs/guides/stores.md":
+    if page in ("docs/guides/stores.md", "README.md"):
         script = request.getfixturevalue("bucket")(script)
     if any("torch" in p.read_text() for p in tmp_path.glob("step*.py")):
         request.getfixturevalue("torch")

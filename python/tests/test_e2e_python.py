@@ -281,10 +281,6 @@ def test_samplers(loader_of, torch):
     its = [iter(x) for x in ours]
     got = [torch.cat(list(it)).tolist() for it in its]
     assert sorted(got[0] + got[1]) == numbers and len(got[0]) == len(got[1]) == 10
-    for bad in (data.WeightedRandomSampler([1.0] * 20, 20), data.RandomSampler(numbers, replacement=True), [1, 2]):
-        with pytest.raises(larder.InvalidError, match="order of its own, which does not work yet") as e:
-            loader_of(numbers, sampler=bad)
-        assert e.value.reason == "UNSUPPORTED"
 
 
 # ---- sharing
@@ -481,12 +477,10 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         ({"num_workers": -1}, "num_workers is -1"),
         ({"timeout": -1}, "timeout is -1"),
         ({"shuffle": True, "sampler": data.SequentialSampler(ten)}, "exclude each other"),
-        ({"sampler": data.SequentialSampler(range(3))}, "a SequentialSampler of 3 samples on a dataset of 10"),
         (
             {"batch_sampler": data.BatchSampler(data.SequentialSampler(ten), 2, False), "batch_size": 2},
             "batch_sampler= excl",
         ),
-        ({"batch_sampler": [[1, 2]]}, "does not work yet"),
         ({"prefetch_factor": 2}, "needs num_workers > 0"),
         ({"persistent_workers": True}, "needs num_workers > 0"),
         ({"batch_size": None, "drop_last": True}, "has no batches"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,8 @@ from threading import Timer
 from typing import Any
 
 import pytest
-from real import Daemon, digest, draw
-from s3 import CREDENTIALS, SECRET, Proxy, Server
+from real import digest, draw
+from s3 import SECRET, Proxy, Server, World, images
 
 import larder
 
@@ -28,39 +27,12 @@ def bucket(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
-class World:
-    """Daemons that read from an endpoint, and loaders of them."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.daemons, self.monkeypatch = folder, 0, monkeypatch
-        for k in [k for k in os.environ if k.startswith("AWS_")]:
-            monkeypatch.delenv(k)
-        for k, v in CREDENTIALS.items():
-            monkeypatch.setenv(k, v)
-        monkeypatch.setenv("HOME", str(folder))
-        self.live: list[Daemon] = []
-
-    def daemon(self, endpoint: str, **settings: Any) -> Daemon:
-        self.daemons += 1
-        config = {"stores": {"s3": {"endpoint": endpoint, **settings}}, "tiers": {"total": "0"}}
-        d = Daemon(self.folder / f"d{self.daemons}", config=json.dumps(config))
-        self.live.append(d)
-        self.monkeypatch.setenv("LARDER_SOCKET", d.socket)
-        return d
-
-
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     w = World(tmp_path, monkeypatch)
     yield w
     for d in w.live:
         d.stop()
-
-
-def images(uri: str, **arguments: Any) -> list[tuple[int, str]]:
-    """What an epoch gives, in the order of the dataset: label and digest."""
-    with larder.Loader(uri, batch_size=7, shuffle=False, epochs=1, **arguments) as loader:
-        return [(int(x), digest(i)) for batch, labels in loader for i, x in zip(batch, labels, strict=True)]
 
 
 def test_a_bucket_gives_what_the_folder_gives(bucket, world, tmp_path):

@@ -52,6 +52,16 @@ def draws():
     )
 
 
+def test_seeding_is_that_of_the_modules():
+    k = _seeds.key(5, 6, 7, 8)
+    random.gauss(0, 1)  # leaves the second one of a pair for later
+    _seeds.seed_globals(k)
+    ours = random.getstate(), [random.gauss(0, 1) for _ in range(3)], np.random.random_sample(3).tolist()
+    random.seed(int.from_bytes(k[:8], "little"))
+    np.random.seed(int.from_bytes(k[8:12], "little"))
+    assert ours == (random.getstate(), [random.gauss(0, 1) for _ in range(3)], np.random.random_sample(3).tolist())
+
+
 def test_every_generator_follows_the_key(torch):
     k = _seeds.key(1, 2, 3, 4)
     _seeds.seed_globals(k)

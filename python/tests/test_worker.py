@@ -359,6 +359,74 @@ def test_places_in_memory_do_not_overlap():
     m.close()
 
 
+def test_records_go_round_in_the_memory_and_leave_the_mark_alone():
+    m = _worker.Memory(1 << 12)
+    order, was = [], -1
+    for n in range(200):
+        at = m.place(1000)
+        while at < 0:
+            m.free(order.pop(0))
+            at = m.place(1000)
+        assert at >= 64 and at != was
+        m.mark(n)
+        assert m.map[:8] == struct.pack("<Q", n)
+        order.append(at)
+        was = at
+    assert len(order) > 2
+    for at in order:
+        m.free(at)
+    assert m.place(m.size - 64) == 64
+    m.close()
+
+
+def test_answers_are_gathered_while_they_are_quick(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    there.settimeout(5)
+    link = _worker.Link(here)
+    sizes = []
+    for wait in (0.0, 0.0001, 0.0001, 1.0, 0.0001):
+        now[0] += wait
+        link.answer(34, b"x" * 24)
+        there.setblocking(False)
+        try:
+            sizes.append(len(there.recv(1 << 12)) // 40)
+        except BlockingIOError:
+            sizes.append(0)
+    assert sizes == [1, 0, 0, 3, 0]  # the one behind a slow item takes along those that waited
+    link.flush()
+    assert len(there.recv(1 << 12)) == 40
+    link.close()
+    there.close()
+
+
+def test_a_timer_serves_many_tasks(monkeypatch):
+    now, timers = [100.0], []
+    monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
+    clock = _worker.Alarm.__new__(_worker.Alarm)
+    clock.deadline = clock._seconds = clock._began = clock._set = 0.0
+    for _ in range(100):
+        clock.start(10.0)
+        now[0] += 0.02
+        clock.stop()
+    assert timers == [10.0]
+    clock.start(10.0)
+    now[0] += 8.1
+    clock._ring()  # the timer of the first task
+    assert timers[1:] == [pytest.approx(1.9)]
+    now[0] += 1.9
+    with pytest.raises(_worker.Hung):
+        clock._ring()
+    clock.stop()
+    clock._ring()  # too late: the task is over
+    clock.start(10.0)
+    clock.stop()
+    clock.rest()
+    assert timers[2:] == [10.0, 0]
+
+
 def test_a_worker_finds_the_next_daemon(boss, crews, tmp_path):
     boss.queue.extend({"sample": i} for i in range(3))
     crew = start(crews, boss, Noise(), 1)

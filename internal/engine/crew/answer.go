@@ -68,9 +68,19 @@ func (c *Crew) again(w *Worker, t *task, why string, counts bool) {
 		t.release()
 		return
 	}
-	c.mu.added = append(c.mu.added, t)
+	if c.unwanted(t) {
+		c.mu.dropped = append(c.mu.dropped, t)
+	} else {
+		c.mu.added = append(c.mu.added, t)
+	}
 	c.mu.Unlock()
 	c.wake.Signal()
+}
+
+// unwanted reports whether nobody waits for a task that comes back from a worker: Closed and Ended, which drop such
+// tasks, did not see it there. A task that came after the end of its job is what other jobs wait for. c.mu is held.
+func (c *Crew) unwanted(t *task) bool {
+	return t.fill != nil && c.cfg.Rings.Get(t.ringKey()) == nil || !t.followed && c.cfg.Ended(t.job.ID)
 }
 
 func (c *Crew) fail(t *task, why string) {
@@ -86,48 +96,45 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	c := w.c
 	c.mu.Lock()
 	since := w.since
-	t := w.letGo(d.Task, true)
-	closed := w.closed
+	t, known := w.taskOf(d.Task)
 	if t != nil {
 		w.taking++
 	}
 	c.mu.Unlock()
 	switch {
-	case t == nil && closed: // it was given up a moment ago
+	case t == nil && known:
+		w.freed = append(w.freed, d.Offset)
 		return nil
 	case t == nil:
 		return wire.Violation("DONE of task %d, which this worker does not have", d.Task)
 	}
 	took := c.cfg.Now().Sub(since)
 	kept, err := w.takeOver(t, d)
-	w.out.Free(d.Offset)
+	w.freed = append(w.freed, d.Offset)
 	c.mu.Lock()
 	w.taking--
+	w.pace.note(int64(min(d.Bytes, 1<<62)))
+	if err != nil {
+		c.mu.stats.Refused++
+	}
 	c.mu.Unlock()
 	if err != nil {
-		c.mu.Lock()
-		c.mu.stats.Refused++
-		c.mu.Unlock()
 		why := fmt.Sprintf("worker %d (pid %d) made something that does not fit: %v", w.id, w.pid, err)
 		c.cfg.Note(slog.LevelWarn, "a record was refused", "worker", w.id, "pid", w.pid, "sample", uint64(t.sample),
 			"reason", err.Error())
 		c.refuse(w, t, why)
 	} else {
 		c.count(w, t, took)
-		c.cfg.Send(t.done(kept, int64(d.Bytes)))
+		w.answers = append(w.answers, t.done(kept, int64(d.Bytes)))
 		t.release()
 	}
-	w.pump()
 	return nil
 }
 
 // refuse tries again what would fail again with the same worker: only if there is another one.
 func (c *Crew) refuse(w *Worker, t *task, why string) {
 	c.mu.Lock()
-	other := false
-	for _, o := range c.mu.workers {
-		other = other || o != w && !o.inline && !o.closed && o.fits(t.fit)
-	}
+	other := c.manned(t.fit, w)
 	c.mu.Unlock()
 	if !other {
 		t.failures = mostFailures
@@ -212,16 +219,23 @@ func (c *Crew) write(t *task, blob []byte) error {
 	return work.PutRecord(r, t.fill, t.job, v)
 }
 
+// taskOf is the task that the worker answers. nil with known: it was given up a moment ago, or another worker has
+// answered it. Crew.mu is held.
+func (w *Worker) taskOf(id uint64) (t *task, known bool) {
+	if t = w.letGo(id, true); t != nil || w.closed {
+		return t, true
+	}
+	return w.letGoLent(id)
+}
+
 // Failed takes a failure. An error is a breach of the protocol, after which the session ends.
 func (w *Worker) Failed(id uint64, f wire.Failure) error {
 	c := w.c
 	c.mu.Lock()
-	t := w.letGo(id, true)
-	closed := w.closed
+	t, known := w.taskOf(id)
 	c.mu.Unlock()
 	switch {
-	case t == nil && closed:
-		return nil
+	case t == nil && known:
 	case t == nil:
 		return wire.Violation("FAILED of task %d, which this worker does not have", id)
 	case f.Retry:
@@ -229,7 +243,6 @@ func (w *Worker) Failed(id uint64, f wire.Failure) error {
 	default:
 		c.refuse(w, t, reasonOf(f))
 	}
-	w.pump()
 	return nil
 }
 
@@ -248,6 +261,9 @@ func reasonOf(f wire.Failure) string {
 
 // Grow replaces the worker's memory for records that come later. The Crew takes it over.
 func (w *Worker) Grow(memory *shm.Segment) {
-	w.memory.Release()
+	w.c.mu.Lock()
+	old := w.memory
 	w.memory = memory
+	w.c.mu.Unlock()
+	old.Release()
 }

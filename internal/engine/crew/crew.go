@@ -14,7 +14,7 @@ import (
 
 // Config is what a Crew needs.
 type Config struct {
-	Window    int   // tasks that a worker may have at once; at least 1
+	Window    int   // tasks that a worker may have at once, or more if they are quick; at least 1
 	MaxRecord int64 // bytes of the largest record
 	Room      int64 // bytes that records may have that no tier holds, before another one is begun
 	Store     *tiers.Store
@@ -25,6 +25,8 @@ type Config struct {
 	Send func(coordinator.Event) bool
 	// Owns reports whether a process holds a rank of a job.
 	Owns func(pid int32, job ident.JobID) bool
+	// Ended reports whether a job has ended.
+	Ended func(job ident.JobID) bool
 	// Note writes a line to the log without waiting for it.
 	Note func(level slog.Level, msg string, args ...any)
 	// After calls f in another goroutine after d; stop keeps that from happening. nil = time.AfterFunc.
@@ -131,6 +133,7 @@ func (c *Crew) Stop() {
 // releases; nil = its client is gone.
 func (c *Crew) Add(what coordinator.Effect, j *work.Job, r *ring.Ring) {
 	t := newTask(what, j, r, c.cfg.Tiers.Mark())
+	t.followed = c.cfg.Ended(j.ID)
 	c.mu.Lock()
 	if c.mu.stopped {
 		c.mu.Unlock()
@@ -155,7 +158,12 @@ func (c *Crew) Discard(id coordinator.FlightID) {
 		delete(c.mu.held, x.fit)
 	}
 	c.recycle(x.blob)
-	c.mu.fresh = append(c.mu.fresh[:0], c.mu.workers...) // one may have waited for room
+	c.refresh() // one may have waited for room
+}
+
+// refresh has the feeder look whether any worker may have a task now; c.mu is held.
+func (c *Crew) refresh() {
+	c.mu.fresh = append(c.mu.fresh[:0], c.mu.workers...)
 	c.wake.Signal()
 }
 
@@ -207,25 +215,35 @@ func (c *Crew) feed() {
 		for _, w := range fresh {
 			w.pump()
 		}
-		for range added { // the least busy worker first, one task each
-			if w := c.idlest(); w == nil || !w.give() {
+		for left := len(added); left > 0; { // the least busy worker first, and each its share
+			w, n := c.idlest(left)
+			if w == nil {
 				break
 			}
+			if n = w.give(n, nil); n == 0 {
+				break
+			}
+			left -= n
 		}
 	}
 }
 
-// idlest is a worker that has room for a task that it can do: the one with the fewest.
-func (c *Crew) idlest() *Worker {
+// idlest is a worker that has room for a task that it can do, the one with the fewest, and its share of so many new
+// tasks.
+func (c *Crew) idlest(left int) (best *Worker, share int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var best *Worker
+	n := 0
 	for _, w := range c.mu.workers {
-		if w.hasRoom() && (best == nil || len(w.held) < len(best.held)) && c.peek(w) != nil {
+		if w.room() == 0 || c.peek(w) == nil {
+			continue
+		}
+		n++
+		if best == nil || len(w.held) < len(best.held) {
 			best = w
 		}
 	}
-	return best
+	return best, (left + n - 1) / max(n, 1)
 }
 
 // enqueue puts a task where workers find it; c.mu is held.
@@ -241,10 +259,19 @@ func (c *Crew) enqueue(t *task) {
 
 // peek is the queue with the task that a worker is to do next; nil = there is none for it. c.mu is held.
 func (c *Crew) peek(w *Worker) *queue {
+	q := c.next(w, false)
+	if q == nil && w.inline {
+		q = c.next(w, true)
+	}
+	return q
+}
+
+// next is peek; an inline worker is given what belongs to other jobs only with others.
+func (c *Crew) next(w *Worker, others bool) *queue {
 	var best *queue
 	var turn uint64
 	for _, f := range c.mu.order {
-		if !w.fits(f) || w.inline && !c.cfg.Owns(w.pid, f.job) {
+		if !c.serves(w, f, others) {
 			continue
 		}
 		q := c.mu.queues[f]
@@ -278,12 +305,7 @@ func (c *Crew) mayDo(w *Worker, t *task) bool {
 	if t.avoid != w.id {
 		return true
 	}
-	for _, o := range c.mu.workers {
-		if o != w && !o.inline && o.fits(t.fit) {
-			return false
-		}
-	}
-	return true
+	return !c.manned(t.fit, w)
 }
 
 const maxSpare = 16
@@ -326,9 +348,10 @@ func (c *Crew) Closed(k ring.Key) {
 	c.drop(func(t *task) bool { return t.fill != nil && t.ringKey() == k })
 }
 
-// Ended answers the tasks of a job that has ended. What others wait for comes again.
+// Ended answers the tasks of a job that has ended, and of those that ended before: a job that followed them may have
+// been the last. What others wait for comes again.
 func (c *Crew) Ended(id ident.JobID) {
-	c.drop(func(t *task) bool { return t.job.ID == id })
+	c.drop(func(t *task) bool { return t.job.ID == id || c.cfg.Ended(t.job.ID) })
 }
 
 // drop answers the tasks that no worker has, of those that are asked for.

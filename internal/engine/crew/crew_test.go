@@ -56,6 +56,12 @@ func (k *clock) after(d time.Duration, f func()) func() bool {
 	}
 }
 
+func (k *clock) time() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
 // pass lets time pass, and what is due happen.
 func (k *clock) pass(d time.Duration) {
 	k.mu.Lock()
@@ -79,20 +85,19 @@ type hand struct {
 	tasks []wire.TaskFrame
 	freed []uint64
 	gone  []error
+	gives int // calls of Give
 	came  chan struct{}
 }
 
-func (h *hand) Task(t wire.TaskFrame) {
+func (h *hand) Give(freed []uint64, tasks []wire.TaskFrame) {
 	h.mu.Lock()
-	h.tasks = append(h.tasks, t)
+	h.freed = append(h.freed, freed...)
+	h.tasks = append(h.tasks, tasks...)
+	h.gives++
 	h.mu.Unlock()
-	h.came <- struct{}{}
-}
-
-func (h *hand) Free(off uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.freed = append(h.freed, off)
+	for range tasks {
+		h.came <- struct{}{}
+	}
 }
 
 func (h *hand) Gone(err error) {
@@ -126,6 +131,15 @@ type rig struct {
 
 	mu      sync.Mutex
 	answers map[coordinator.FlightID]coordinator.Prepared
+	filled  []coordinator.Filled
+	ended   map[ident.JobID]bool
+}
+
+func (r *rig) end(id ident.JobID) {
+	r.mu.Lock()
+	r.ended[id] = true
+	r.mu.Unlock()
+	r.Ended(id)
 }
 
 var schema = record.Schema{Fields: []record.Field{
@@ -151,17 +165,26 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, store: store, clock: &clock{timers: map[int]timer{}},
-		answers: map[coordinator.FlightID]coordinator.Prepared{}}
+		answers: map[coordinator.FlightID]coordinator.Prepared{}, ended: map[ident.JobID]bool{}}
 	r.job = &work.Job{ID: 1, Data: d, Recipe: prep.Foreign(1, 2, 1, false), Made: &work.Made{Steps: 1, Cut: 1,
 		Item: schema, Out: schema, Timeout: time.Second}}
 	serial := work.NewSerial()
 	cfg := Config{
 		Window: 2, MaxRecord: 1 << 20, Room: 4 << 20, Store: store, Tiers: serial, Rings: ring.NewSet(func(ring.Key) {}),
 		Meters: work.NewMeters(2, 2), Owns: func(int32, ident.JobID) bool { return true },
-		Note: func(slog.Level, string, ...any) {}, After: r.clock.after,
+		Ended: func(id ident.JobID) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.ended[id]
+		},
+		Note: func(slog.Level, string, ...any) {}, After: r.clock.after, Now: r.clock.time,
 		Send: func(ev coordinator.Event) bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			if f, ok := ev.(coordinator.Filled); ok {
+				r.filled = append(r.filled, f)
+				return true
+			}
 			p := ev.(coordinator.Prepared)
 			if _, twice := r.answers[p.Flight]; twice {
 				t.Errorf("flight %d is answered twice", p.Flight)
@@ -249,6 +272,7 @@ func blobOf(t testing.TB, n int) []byte {
 
 func (w *Worker) put(mem, b []byte, task uint64) error {
 	copy(mem, b)
+	defer w.Settle()
 	return w.Done(wire.DoneFrame{Task: task, Bytes: uint64(len(b))})
 }
 
@@ -375,7 +399,7 @@ func TestEndedJobsLeaveNothing(t *testing.T) {
 	for id := range coordinator.FlightID(50) {
 		r.prepare(id+1, true)
 	}
-	r.Ended(1)
+	r.end(1)
 	for id := range coordinator.FlightID(50) {
 		if p := r.waitFor(id + 1); !p.Lost {
 			t.Errorf("%+v", p)
@@ -441,7 +465,7 @@ func FuzzWorker(f *testing.F) {
 				task = known[int(arg(1))%len(known)]
 			}
 			var err error
-			switch arg(1) % 5 {
+			switch arg(1) % 6 {
 			case 0:
 				err = w.Done(wire.DoneFrame{Task: task, Offset: arg(2), Bytes: arg(2)})
 			case 1:
@@ -450,6 +474,8 @@ func FuzzWorker(f *testing.F) {
 				err = w.Done(wire.DoneFrame{Task: task, Bytes: uint64(len(memory))})
 			case 3:
 				err = w.Failed(task, wire.Failure{Type: "E", Retry: arg(1)%2 == 0})
+			case 5:
+				w.Settle()
 			case 4:
 				r.clock.pass(time.Duration(arg(1)) * 10 * time.Millisecond)
 			}
@@ -514,6 +540,7 @@ func BenchmarkTakeOver(b *testing.B) {
 				if err := w.Done(wire.DoneFrame{Task: k.Task, Bytes: uint64(len(blob))}); err != nil {
 					b.Fatal(err)
 				}
+				w.Settle()
 				b.StopTimer()
 				r.Discard(id)
 				r.store.Free(ident.Key{Object: ident.ObjectID(id), Form: ident.Decoded, Recipe: 2})

@@ -27,6 +27,8 @@ type task struct {
 	from   coordinator.Source   // of the input, when first > 0
 	ring   *ring.Ring           // held for a Fill that is not in place; nil = its client is gone, or it is not held
 
+	followed bool // its job had ended when it came: others wait for it
+
 	failures int    // that count for the sample
 	tries    int    // at workers
 	avoid    uint32 // the worker that failed it last; 0 = none

@@ -32,7 +32,7 @@ func (c *Crew) Of(j *work.Job) State {
 	defer c.mu.Unlock()
 	s := State{}
 	for _, w := range c.mu.workers {
-		if !w.fits(prefix) && !w.fits(whole) || w.inline && !c.cfg.Owns(w.pid, j.ID) {
+		if !c.serves(w, prefix, true) && !c.serves(w, whole, true) {
 			continue
 		}
 		v := View{ID: w.id, PID: w.pid, UID: w.uid, Client: w.client, Tasks: len(w.held), Done: w.done}

@@ -3,18 +3,21 @@ package crew
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
+	"larder/internal/coordinator"
 	"larder/internal/engine/work"
 	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
-	"larder/tiers"
 )
 
-// Worker is one worker process. Done, Failed, Grow and Close are called by one goroutine, that of its session.
+// Worker is one worker process. Done, Failed, Settle, Grow and Close are called by one goroutine, that of its session.
 type Worker struct {
 	c       *Crew
 	id      uint32
@@ -22,33 +25,45 @@ type Worker struct {
 	uid     uint32
 	client  string
 	inline  bool
-	window  int
+	most    int         // tasks that the worker can have
+	mark    int64       // where in its memory it says what it works on; -1 = nowhere
 	recipes []*work.Job // by their place in WORK: any job of the recipe
 	out     session.Hand
 	input   *shm.Segment
-	memory  *shm.Segment // of the goroutine of its session
 
-	// giving is held while a task is given, so that the frames have the order of held. Taken before Crew.mu.
-	giving sync.Mutex
+	// Of the goroutine of its session. memory is changed, and its mark is read, under Crew.mu.
+	memory  *shm.Segment
+	freed   []uint64            // records that were taken over, or refused, since the last Settle
+	answers []coordinator.Event // what became of tasks since then
+
+	// giving is held while tasks are given, so that the frames have the order of held. Taken before Crew.mu.
+	giving  sync.Mutex
+	frames  []wire.TaskFrame // of those that hold giving
+	present int64            // of the input memory: pages that are there, from the beginning on
 
 	// Guarded by Crew.mu.
 	held    []held // oldest first
+	lent    []held // taken back from an inline worker that has not answered them
 	taking  int    // records that are being copied out of its memory
-	slots   []bool // of the input memory that are in use
+	inputs  []span // of the input memory that are in use, by place
 	ready   bool
 	closed  bool
 	done    uint64
-	oldest  time.Time   // the oldest task has been the oldest since
-	since   time.Time   // the last answer, or the beginning of the first task
-	disarm  func() bool // of the deadline; nil = there is none
-	filling [][2]int64  // by slot: pages that are present
+	pace    pace
+	oldest  time.Time // the oldest task has been the oldest since
+	since   time.Time // the last answer, or the beginning of the first task
+	begun   time.Time // since when it is seen at the task begunID, which is not its oldest one
+	begunID uint64
+	alarm   time.Time   // when the timer rings
+	disarm  func() bool // of the timer; nil = there is none
 }
 
 // held is a task at a worker.
 type held struct {
 	t    *task
-	slot int  // of its input; -1 = it has none
-	sent bool // its input is there: it may be answered
+	id   uint64 // of the task at this worker
+	in   span   // of its input; empty = it has none
+	sent bool   // its input is there: it may be answered
 }
 
 // Attach makes a worker of a session. recipes are jobs whose recipes it can run, all of one dataset, in the order of
@@ -56,16 +71,23 @@ type held struct {
 func (c *Crew) Attach(
 	req *wire.WorkRequest, recipes []*work.Job, peer shm.Peer, memory *shm.Segment, out session.Hand,
 ) (*Worker, error) {
-	w := &Worker{c: c, pid: req.PID, uid: peer.UID, client: req.Client, inline: req.Inline, window: c.cfg.Window,
+	w := &Worker{c: c, pid: req.PID, uid: peer.UID, client: req.Client, inline: req.Inline, most: c.cfg.Window,
 		recipes: recipes, out: out, memory: memory}
 	if w.pid <= 0 {
 		w.pid = peer.PID
 	}
-	if n := int(min(req.Window, 1<<16)); n > 0 {
-		w.window = min(w.window, n)
+	if n := int(min(req.Window, mostWindow)); n > 0 && (n <= w.most || req.Mark != nil) {
+		w.most = n
 	}
-	w.slots, w.filling = make([]bool, w.window), make([][2]int64, w.window)
-	input, err := shm.CreateSparse("larder-worker-input", c.slotBytes()*int64(w.window))
+	if w.mark = -1; req.Mark != nil {
+		if w.mark = int64(min(*req.Mark, 1<<62)); w.mark%8 != 0 || w.mark+8 > memory.Size() {
+			memory.Release()
+			return nil, errs.New(errs.Invalid, "mark", "choose a multiple of 8 within the memory",
+				"a worker marks its task at byte %d of its memory of %d", *req.Mark, memory.Size())
+		}
+	}
+	w.pace = pace{window: min(c.cfg.Window, w.most)}
+	input, err := shm.CreateSparse("larder-worker-input", c.slotBytes()*int64(c.cfg.Window))
 	if err != nil {
 		memory.Release()
 		return nil, err
@@ -91,7 +113,7 @@ func (c *Crew) slotBytes() int64 { return (c.cfg.MaxRecord + page - 1) / page * 
 
 // Info is what the worker is told.
 func (w *Worker) Info() wire.WorkResult {
-	return wire.WorkResult{Worker: w.id, InBytes: uint64(w.input.Size()), Window: uint32(w.window)}
+	return wire.WorkResult{Worker: w.id, InBytes: uint64(w.input.Size()), Window: uint32(w.most)}
 }
 
 // Input is the memory in which inputs of tasks lie. It is valid until Close.
@@ -121,124 +143,26 @@ func (w *Worker) recipeFor(f fit) int {
 	return -1
 }
 
-// hasRoom reports whether the worker may have one more task; Crew.mu is held.
-func (w *Worker) hasRoom() bool {
-	return w.ready && !w.closed && len(w.held)+w.taking < w.window
-}
-
-// pump gives the worker what there is for it.
-func (w *Worker) pump() {
-	for w.give() {
+// room is how many more tasks the worker may have; Crew.mu is held.
+func (w *Worker) room() int {
+	if !w.ready || w.closed {
+		return 0
 	}
-}
-
-// give gives the worker one task; false = there is none for it, or it has enough.
-func (w *Worker) give() bool {
-	w.giving.Lock()
-	defer w.giving.Unlock()
-	c := w.c
-	c.mu.Lock()
-	if !w.hasRoom() {
-		c.mu.Unlock()
-		return false
-	}
-	t := c.take(w)
-	if t == nil {
-		c.mu.Unlock()
-		return false
-	}
-	c.mu.next++
-	t.id = c.mu.next
-	t.tries++
-	if t.tries > 1 {
-		c.mu.stats.Retries++
-	}
-	h := held{t: t, slot: -1}
-	if t.first > 0 {
-		for i, used := range w.slots {
-			if !used {
-				w.slots[i], h.slot = true, i
-				break
-			}
-		}
-		w.input.Retain() // the worker may end while the input is copied
-	}
-	w.held = append(w.held, h)
-	if len(w.held) == 1 {
-		w.since = c.cfg.Now()
-		w.arm()
-	}
-	f := wire.TaskFrame{Task: t.id, Sample: uint64(t.sample), Seed: t.seed, Instance: t.instance,
-		Recipe: uint32(w.recipeFor(t.fit)), First: t.first, Last: t.last, Timeout: t.job.Made.Timeout}
-	c.mu.Unlock()
-	if h.slot >= 0 && !w.putInput(h, &f) {
-		c.mu.Lock()
-		held := w.letGo(t.id, false) != nil
-		c.mu.Unlock()
-		if held {
-			c.cfg.Send(t.lost())
-			t.release()
-		}
-		return true
-	}
-	c.mu.Lock()
-	for i := range w.held { // none when the worker ended meanwhile
-		if w.held[i].t == t {
-			w.held[i].sent = true
-		}
-	}
-	c.mu.Unlock()
-	w.out.Task(f)
-	return true
-}
-
-// putInput copies the input of a task to where the worker can read it; false = it is gone.
-func (w *Worker) putInput(h held, f *wire.TaskFrame) bool {
-	defer w.input.Release()
-	blob, view, ok := w.c.open(h.t)
-	if !ok {
-		return false
-	}
-	defer view.Close()
-	at, n := int64(h.slot)*w.c.slotBytes(), int64(len(blob))
-	if n > w.c.slotBytes() {
-		return false
-	}
-	if have := &w.filling[h.slot]; n > have[1] { // of the one who holds the slot
-		if w.input.Reserve(at, n) != nil {
-			return false
-		}
-		have[1] = n
-	}
-	copy(w.input.Bytes()[at:], blob)
-	f.Offset, f.Bytes = uint64(at), uint64(n)
-	return true
-}
-
-// open finds the input of a task.
-func (c *Crew) open(t *task) ([]byte, tiers.View, bool) {
-	if t.from.Flight != 0 {
-		b, ok := c.Copy(t.from.Flight) // discarded only after this task is answered
-		return b, tiers.View{}, ok
-	}
-	v, err := c.cfg.Store.Open(t.from.Key)
-	return v.Bytes, v, err == nil
+	return max(0, w.pace.window-len(w.held)-len(w.lent)-w.taking)
 }
 
 // letGo takes a task out of the worker's hands; nil = it does not have it, or answers what it was not sent. Crew.mu is
 // held.
 func (w *Worker) letGo(id uint64, answered bool) *task {
 	for i, h := range w.held {
-		if h.t.id != id {
+		if h.id != id {
 			continue
 		}
 		if answered && !h.sent {
 			return nil
 		}
 		w.held = append(w.held[:i], w.held[i+1:]...)
-		if h.slot >= 0 {
-			w.slots[h.slot] = false
-		}
+		w.leave(h.in)
 		w.since = w.c.cfg.Now()
 		if i == 0 {
 			w.arm()
@@ -248,30 +172,76 @@ func (w *Worker) letGo(id uint64, answered bool) *task {
 	return nil
 }
 
-// arm sets the deadline of the worker's oldest task; Crew.mu is held.
+// arm notes when the worker's oldest task became that, and has the timer ring when it has been it for too long; Crew.mu
+// is held. A timer that rings earlier is left as it is: it looks again.
 func (w *Worker) arm() {
-	if w.disarm != nil {
-		w.disarm()
-		w.disarm = nil
-	}
 	w.oldest = w.c.cfg.Now()
-	if len(w.held) == 0 || w.held[0].t.job.Made.Timeout <= 0 {
+	w.watch(w.oldest)
+}
+
+// watch has the timer ring a deadline after a time; Crew.mu is held.
+func (w *Worker) watch(from time.Time) {
+	d := w.deadline()
+	if d <= 0 || w.disarm != nil && !w.alarm.After(from.Add(d)) {
 		return
 	}
-	id, d := w.held[0].t.id, w.held[0].t.job.Made.Timeout
-	w.disarm = w.c.cfg.After(d, func() { w.late(id, d) })
+	if w.disarm != nil {
+		w.disarm()
+	}
+	w.alarm = from.Add(d)
+	w.disarm = w.c.cfg.After(w.alarm.Sub(w.c.cfg.Now()), w.ring)
+}
+
+// deadline is how long a task may be the worker's oldest one; 0 = there is none, or for ever. An inline worker answers
+// when its script waits for a batch. Crew.mu is held.
+func (w *Worker) deadline() time.Duration {
+	switch {
+	case len(w.held) == 0:
+		return 0
+	case w.inline:
+		return patience
+	}
+	return w.held[0].t.job.Made.Timeout
+}
+
+// ring looks whether the oldest task has been that for too long.
+func (w *Worker) ring() {
+	c := w.c
+	c.mu.Lock()
+	w.disarm = nil
+	d, now, from := w.deadline(), c.cfg.Now(), w.oldest
+	if i := w.at(); i > 0 { // the oldest one is done, and its answer waits for this one's
+		if id := w.held[i].id; id != w.begunID {
+			w.begunID, w.begun = id, now
+		}
+		from = w.begun
+	}
+	switch {
+	case w.closed || d <= 0:
+		c.mu.Unlock()
+	case now.Before(from.Add(d)):
+		w.watch(from)
+		c.mu.Unlock()
+	case w.inline:
+		w.takeBack()
+	default:
+		c.mu.stats.Late++
+		c.mu.Unlock()
+		w.late(d)
+	}
+}
+
+// at is the place in held of the task that the worker is at: the one that it marked, else the oldest. Crew.mu is held.
+func (w *Worker) at() int {
+	if w.mark < 0 || w.memory == nil || w.mark+8 > w.memory.Size() {
+		return 0
+	}
+	id := atomic.LoadUint64((*uint64)(unsafe.Pointer(&w.memory.Bytes()[w.mark]))) //nolint:gosec // aligned, and within
+	return max(0, slices.IndexFunc(w.held, func(h held) bool { return h.id == id }))
 }
 
 // late gives a worker up that did not answer in time.
-func (w *Worker) late(id uint64, after time.Duration) {
-	c := w.c
-	c.mu.Lock()
-	if w.closed || len(w.held) == 0 || w.held[0].t.id != id {
-		c.mu.Unlock()
-		return
-	}
-	c.mu.stats.Late++
-	c.mu.Unlock()
+func (w *Worker) late(after time.Duration) {
 	w.end(fmt.Sprintf("worker %d (pid %d) worked on it for more than %v (sample_timeout)", w.id, w.pid, after), true)
 	w.out.Gone(errs.New(errs.Unavailable, "worker", "raise sample_timeout, or find out where the sample hangs",
 		"worker %d of pid %d did not answer within %v and lost its tasks", w.id, w.pid, after))
@@ -279,6 +249,7 @@ func (w *Worker) late(id uint64, after time.Duration) {
 
 // Close ends the worker. clean says that it left in order.
 func (w *Worker) Close(clean bool) {
+	w.report()
 	why := fmt.Sprintf("worker %d (pid %d) ended while it worked on it", w.id, w.pid)
 	if clean {
 		why = ""
@@ -290,11 +261,15 @@ func (w *Worker) Close(clean bool) {
 		w.c.cfg.Note(slog.LevelWarn, "a worker ended with tasks in hand", "worker", w.id, "pid", w.pid, "client", w.client,
 			"tasks", n)
 	}
-	w.memory.Release()
+	w.c.mu.Lock()
+	memory := w.memory
+	w.memory = nil
+	w.c.mu.Unlock()
+	memory.Release()
 }
 
-// end takes the worker's tasks back, once; why blames the oldest one, unless it is empty: at once when that is certain,
-// else as judge finds. It returns how many there were.
+// end takes the worker's tasks back, once; why blames the one that it is at, unless it is empty: at once when that is
+// certain, else as judge finds. It returns how many there were.
 func (w *Worker) end(why string, certain bool) int {
 	c := w.c
 	c.mu.Lock()
@@ -312,14 +287,18 @@ func (w *Worker) end(why string, certain bool) int {
 			break
 		}
 	}
-	back := w.held
-	w.held = nil
+	back, at := w.held, w.at()
+	w.held, w.lent = nil, nil
+	c.refresh() // others may now do what was better done by this one
 	c.mu.Unlock()
 	w.giving.Lock()   // whose input is still copied may be answered, and the input used again, only after that
 	w.giving.Unlock() //nolint:gocritic,staticcheck // an empty critical section is the wait
 	for i, h := range back {
+		if i != at {
+			h.t.tries-- // it was none
+		}
 		switch {
-		case i > 0 || why == "":
+		case i != at || why == "":
 			c.again(w, h.t, "", false)
 		case certain:
 			c.again(w, h.t, why, true)

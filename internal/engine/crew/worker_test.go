@@ -13,12 +13,12 @@ type slowHand struct {
 	first, open chan struct{}
 }
 
-func (h *slowHand) Task(t wire.TaskFrame) {
-	if first := t.Sample == 1; first {
+func (h *slowHand) Give(freed []uint64, tasks []wire.TaskFrame) {
+	if tasks[0].Sample == 1 {
 		close(h.first)
 		<-h.open
 	}
-	h.hand.Task(t)
+	h.hand.Give(freed, tasks)
 }
 
 // Tasks are sent in the order in which the worker has them, whichever goroutines give them: the oldest is blamed.

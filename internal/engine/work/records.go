@@ -9,7 +9,9 @@ import (
 )
 
 // prepareRecord makes the record of a sample of its stored form.
-func (w *worker) prepareRecord(t task, x *coordinator.Prepare, enc []byte, ev coordinator.Prepared) coordinator.Prepared {
+func (w *worker) prepareRecord(
+	t task, x *coordinator.Prepare, enc []byte, ev coordinator.Prepared,
+) coordinator.Prepared {
 	schema := &t.job.Made.Out
 	leave := w.p.heavy.enter(w.prep.RecordMemory(schema, enc))
 	defer leave()

@@ -13,6 +13,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/session"
+	"larder/internal/session/wire"
 	"larder/internal/shm"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
@@ -319,6 +320,11 @@ func (a *attachment) write(slot, epoch, step uint32) session.Batch {
 	a.mu.leased[slot] = true
 	b.Gen = a.mu.gen[slot]
 	return b
+}
+
+// Picks implements session.Attachment: this engine has no job of order given.
+func (a *attachment) Picks(context.Context, wire.PicksFrame) error {
+	return errs.New(errs.Protocol, "picks", "register a job of order given", "no job here has order given")
 }
 
 // Collect implements session.Attachment: these rings have no release words.

@@ -52,7 +52,9 @@ const (
 	Failed Type = 35
 	Free   Type = 36
 	Grow   Type = 37
-	Picks  Type = 38
+
+	// Picks is of clients with an index stream, see picks.go.
+	Picks Type = 38
 )
 
 // Sizes of the fixed payloads, in bytes.
@@ -92,7 +94,7 @@ var kinds = [...]struct {
 	Failed:   {"FAILED", 8, maxFailed},
 	Free:     {"FREE", FreeSize, FreeSize},
 	Grow:     {"GROW", GrowSize, GrowSize},
-	Picks:    {"PICKS", 4, 4 + 4*maxPicks},
+	Picks:    {"PICKS", PicksSize, MaxPicks},
 }
 
 // known reports whether a type has a meaning.

@@ -23,6 +23,9 @@ type Reader struct {
 // NewReader reads frames from r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, bufferSize)} }
 
+// Buffered reports whether more than a header of what follows has been read already.
+func (r *Reader) Buffered() bool { return r.r.Buffered() > HeaderSize }
+
 // Next returns the next frame, and at which byte of the stream it began (for descriptors that ride on that byte). The
 // payload is valid until the next call. The error is io.EOF between frames, io.ErrUnexpectedEOF inside one, a
 // *errs.Error (PROTOCOL) for bytes that are no frame, else what r said. After an error the stream has lost its

@@ -17,7 +17,6 @@ const (
 	GrowSize = 8
 
 	maxFailed = 64 << 10
-	maxPicks  = 1 << 16
 )
 
 // MaxTraceback is how much of a worker's traceback is kept, in bytes.
@@ -31,9 +30,10 @@ type WorkRequest struct {
 	OutBytes uint64   `json:"outBytes"` // of its memory, whose descriptor rides on the frame
 	Client   string   `json:"client"`   // who started it, for people
 	// Inline says that the worker is the training process itself, which works only while its script waits for a batch: it
-	// gets tasks of jobs of this process (PID) alone.
-	Inline bool   `json:"inline"`
-	Window uint32 `json:"window"` // tasks it wants at most at once; 0 = as many as the daemon gives
+	// gets the tasks of jobs of this process (PID) first.
+	Inline bool    `json:"inline"`
+	Window uint32  `json:"window"` // tasks it takes at most at once; 0 = workers.window
+	Mark   *uint64 `json:"mark"`   // where in its memory it says which task it is at; nil = nowhere
 }
 
 // WorkResult answers WORK. The descriptor of the input memory rides on it.
@@ -197,25 +197,4 @@ func parseOne(p []byte, name string) (uint64, error) {
 		return 0, Violation("a %s payload has 8 bytes, here are %d", name, len(p))
 	}
 	return binary.LittleEndian.Uint64(p), nil
-}
-
-// AppendPicks appends the payload of PICKS: the samples of a client's next batch.
-func AppendPicks(dst []byte, ids []uint32) []byte {
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(ids)))
-	for _, id := range ids {
-		dst = binary.LittleEndian.AppendUint32(dst, id)
-	}
-	return dst
-}
-
-// ParsePicks reads the payload of PICKS.
-func ParsePicks(p []byte) ([]uint32, error) {
-	if len(p) < 4 || uint64(len(p)) != 4+4*uint64(binary.LittleEndian.Uint32(p)) {
-		return nil, Violation("a PICKS of %d bytes does not hold the ids that it counts", len(p))
-	}
-	ids := make([]uint32, (len(p)-4)/4)
-	for i := range ids {
-		ids[i] = binary.LittleEndian.Uint32(p[4+4*i:])
-	}
-	return ids, nil
 }

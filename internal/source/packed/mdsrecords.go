@@ -16,6 +16,9 @@ import (
 
 // Samples of MDS are records when ?fields= names columns, or when no column is an image. A field is a column.
 
+// ByFirst implements ByFirst.
+func (mds) ByFirst() {}
+
 // Schema looks at the columns of the first shard that has samples; of arrays that say their dtype themselves, at its
 // first sample.
 func (mds) Schema(ctx context.Context, a Address, files []string, open func(string) (Other, error)) (

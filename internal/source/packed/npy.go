@@ -114,7 +114,8 @@ func readArrayHeader(r io.ReaderAt, size int64) (x array, err error) {
 		return x, fmt.Errorf("read its header: %w", err)
 	}
 	x.at += n
-	return x, x.parse(string(text))
+	err = x.parse(string(text))
+	return x, err
 }
 
 // parse reads {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }.
@@ -181,7 +182,7 @@ func dtypeOf(descr string) (d record.DType, swap bool, err error) {
 	case descr[1] == 'O':
 		return 0, false, errors.New("its dtype is object, so its values are pickles, which larder never reads, " +
 			"because they run code; save numbers: one .npy for each field, or one long array and the lengths of its rows")
-	case !ok || !strings.Contains("<>|=", descr[:1]):
+	case !ok || strings.IndexByte("<>|=", descr[0]) < 0:
 		return 0, false, fmt.Errorf("its dtype %s is not one that records have; save bool, integers or floats", descr)
 	}
 	return d, descr[0] == '>' && d.Size() > 1, nil

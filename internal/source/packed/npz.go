@@ -102,8 +102,8 @@ func openMember(f *zip.File, name string, r io.ReaderAt, size int64) (z zipped, 
 		return z, err
 	}
 	if n > maxUnpacked {
-		return z, fmt.Errorf("it is compressed, and unpacks to %d bytes; larder unpacks up to %d: save it with numpy.savez", n,
-			int64(maxUnpacked))
+		return z, fmt.Errorf("it is compressed, and unpacks to %d bytes; larder unpacks up to %d: save it with numpy.savez",
+			n, int64(maxUnpacked))
 	}
 	c, err := f.Open()
 	if err != nil {

@@ -25,6 +25,9 @@ type Records interface {
 	Open(ctx context.Context, a Address, f File) (Rows, error)
 }
 
+// ByFirst is a Records whose schema the first file says alone: while that is as it was, Schema is not asked again.
+type ByFirst interface{ ByFirst() }
+
 // Rows are the samples of one file. Its methods may be called from any goroutine.
 type Rows interface {
 	// Record appends the record of a sample that Scan emitted to dst (record.Append does). Errors name the offset or row

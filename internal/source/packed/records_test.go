@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -204,7 +205,7 @@ func megatronOf(documents ...[]uint16) (bin, idx []byte) {
 	return bin, slices.Concat(idx, sizes, pointers, docs)
 }
 
-const jsonLines = `{"id": 1, "text": "a\"b\u00e9", "v": [1, 2.5], "m": [[1, 2], [3, 4]], "ok": true, "o": {"a": [1, "x"]}}
+const jsonLines = `{"id": 1, "text": "a\"b\u00e9", "v": [1, 2.5], "m": [[1, 2], [3, 4]], "ok": true, "o":{"a":[1, "x"]}}
 
 {"ok": false, "id": -7, "text": "", "v": [], "m": [[5, 6], [7, 8]], "o": ["x", null]}
 `
@@ -276,7 +277,8 @@ func TestRecordsOfEachFormat(t *testing.T) {
 			`id=[][-7] text="" v=[0][] m=[2 2][5 6 7 8] ok=[]bool00 o="[\"x\",null]"`},
 		"csv:":  {`id=[][1] name="a, \"b\"` + `\nc" x=[][0.5] ok=[]bool01`, `id=[][-2] name="d" x=[][NaN] ok=[]bool00`},
 		"text:": {`text="one"`, `text=""`, `text="twé"`, `text="three"`},
-		"wds:":  {`txt="one" cls=[][3] npy=[3]uint8010203`, `txt="` + strings.Repeat("x", 700) + `" cls=[][4] npy=[3]uint8010203`},
+		"wds:": {`txt="one" cls=[][3] npy=[3]uint8010203`,
+			`txt="` + strings.Repeat("x", 700) + `" cls=[][4] npy=[3]uint8010203`},
 		"mds:?fields=label,image,text": {`label=[][7] image="first" text="caption"`,
 			`label=[][0] image="` + strings.Repeat("x", 900) + `" text="caption"`},
 	}
@@ -312,10 +314,7 @@ func TestRecordsOfDamagedFiles(t *testing.T) {
 			for i := range 200 {
 				at := i * len(whole) / 200
 				with := func(b []byte) error {
-					damaged := disk{}
-					for p, x := range d { // order-free: a copy
-						damaged[p] = x
-					}
+					damaged := maps.Clone(d)
 					damaged[path] = b
 					_, _, _, err := readAll(f, a, damaged, d.main())
 					return err
@@ -363,20 +362,23 @@ func FuzzRecords(f *testing.F) {
 
 func TestRefusalsSayWhat(t *testing.T) {
 	long := strings.Repeat("9", 400)
+	fortran := bytes.Replace(npyOf("<f4", []int64{1, 1}, make([]byte, 4)), []byte("False"), []byte("True "), 1)
+	uneven := map[string][]byte{"a": npyOf("|u1", []int64{2}, []byte{1, 2}), "b": npyOf("|u1", []int64{1}, []byte{1})}
 	for name, c := range map[string]struct {
 		uri  string
 		d    disk
 		want string
 	}{
-		"pickle":   {"npy:", disk{"/d/a.npy": npyOf("|O", []int64{1}, make([]byte, 8))}, "larder never reads"},
-		"complex":  {"npy:", disk{"/d/a.npy": npyOf("<c8", []int64{1}, make([]byte, 8))}, "dtype <c8 is not one"},
-		"fortran":  {"npy:", disk{"/d/a.npy": bytes.Replace(npyOf("<f4", []int64{1, 1}, make([]byte, 4)), []byte("False"), []byte("True "), 1)}, "Fortran order"},
-		"cut":      {"npy:", disk{"/d/a.npy": npyOf("<f8", []int64{9, 9}, make([]byte, 100))}, "it is cut"},
-		"lengths":  {"npz:", disk{"/d/a.npz": npzOf(t, zip.Store, map[string][]byte{"a": npyOf("|u1", []int64{2}, []byte{1, 2}), "b": npyOf("|u1", []int64{1}, []byte{1})}, "a", "b")}, "has 1 rows"},
-		"odd":      {"tokens:", disk{"/d/a.bin": make([]byte, 33)}, "no whole ids of uint16"},
-		"no idx":   {"tokens:?doc=idx", disk{"/d/a.bin": make([]byte, 32)}, "no .idx of Megatron"},
-		"json":     {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": }\n")}, "line 2, at byte 9"},
-		"type":     {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": \"x\"}\n")}, `line 2, at byte 9: "a" is text, and whole numbers`},
+		"pickle":  {"npy:", disk{"/d/a.npy": npyOf("|O", []int64{1}, make([]byte, 8))}, "larder never reads"},
+		"complex": {"npy:", disk{"/d/a.npy": npyOf("<c8", []int64{1}, make([]byte, 8))}, "dtype <c8 is not one"},
+		"fortran": {"npy:", disk{"/d/a.npy": fortran}, "Fortran order"},
+		"cut":     {"npy:", disk{"/d/a.npy": npyOf("<f8", []int64{9, 9}, make([]byte, 100))}, "it is cut"},
+		"lengths": {"npz:", disk{"/d/a.npz": npzOf(t, zip.Store, uneven, "a", "b")}, "has 1 rows"},
+		"odd":     {"tokens:", disk{"/d/a.bin": make([]byte, 33)}, "no whole ids of uint16"},
+		"no idx":  {"tokens:?doc=idx", disk{"/d/a.bin": make([]byte, 32)}, "no .idx of Megatron"},
+		"json":    {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": }\n")}, "line 2, at byte 9"},
+		"type": {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{\"a\": \"x\"}\n")},
+			`line 2, at byte 9: "a" is text, and whole numbers`},
 		"missing":  {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{}\n")}, `it has no "a"`},
 		"null":     {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": null}\n")}, "no missing values"},
 		"number":   {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": " + long + "}\n")}, "value out of range"},

@@ -366,6 +366,7 @@ func contentOf(raw []byte, f *record.Field) (record.Content, error) {
 		}
 		s, err := stringOf(raw)
 		return record.Content{Data: []byte(s)}, err
+	case record.Array, record.Bytes:
 	case record.Scalar:
 		b, err := appendNumber(nil, raw, f.DType)
 		return record.Content{Data: b}, inValue(f, err)

@@ -63,8 +63,8 @@ func waveData(b []byte, code, channels, bits int) ([]byte, error) {
 	size := bits / 8
 	one := waveSample(code, bits)
 	if channels < 1 || channels > 1024 || one == nil {
-		return nil, fmt.Errorf("%d channels of %d bits in the format %d; larder reads PCM of 8 to 32 bits and floats", channels,
-			bits, code)
+		return nil, fmt.Errorf("%d channels of %d bits in the format %d; larder reads PCM of 8 to 32 bits and floats",
+			channels, bits, code)
 	}
 	frames := len(b) / size / channels
 	out := make([]byte, 4*frames*channels)

@@ -139,6 +139,22 @@ func (g *group) has(parts []part) bool {
 	})
 }
 
+// sample is what the group is in a file of so many bytes; false = it has not what is delivered.
+func (g *group) sample(parts []part, size int64) (Sample, bool) {
+	s := Sample{Key: g.key, Off: g.off, Size: g.size, Label: -1}
+	if parts != nil {
+		s.Off, s.Size = g.begin, min(g.end, size)-g.begin
+	}
+	if g.cls != "" {
+		if n, err := strconv.ParseInt(g.cls, 10, 64); err == nil {
+			s.Label = n
+		} else {
+			s.Class = g.cls
+		}
+	}
+	return s, parts == nil && g.image || parts != nil && g.has(parts)
+}
+
 // roundBlock is where the next block of a tar begins.
 func roundBlock(at int64) int64 { return (at + tarBlock - 1) / tarBlock * tarBlock }
 
@@ -164,20 +180,10 @@ func (wds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error)
 			return fmt.Errorf("key %q comes twice, the second time before byte %d", g.key, p.at)
 		}
 		seen[g.key] = true
-		if parts == nil && !g.image || parts != nil && !g.has(parts) {
+		s, ok := g.sample(parts, f.Size)
+		if !ok {
 			found.Without++
 			return nil
-		}
-		s := Sample{Key: g.key, Off: g.off, Size: g.size, Label: -1}
-		if parts != nil {
-			s.Off, s.Size = g.begin, min(g.end, f.Size)-g.begin
-		}
-		if g.cls != "" {
-			if n, err := strconv.ParseInt(g.cls, 10, 64); err == nil {
-				s.Label = n
-			} else {
-				s.Class = g.cls
-			}
 		}
 		return emit(s)
 	}

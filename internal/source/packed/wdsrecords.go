@@ -62,6 +62,9 @@ func kindOfMember(ext string) string {
 // rateName is the field of the sample rate of a .wav.
 func rateName(name string) string { return name + "_rate" }
 
+// ByFirst implements ByFirst.
+func (wds) ByFirst() {}
+
 // Schema looks at the members of the first samples of the first file.
 func (w wds) Schema(ctx context.Context, a Address, files []string, open func(string) (Other, error)) (
 	record.Schema, error,
@@ -128,7 +131,8 @@ func (t *tarSample) get(p *part) ([]byte, string, bool) {
 // firstOf reads the first sample that has all the parts; nil = there is none. Without parts it is the first one, and
 // image says that one of the first has an image.
 func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, image bool, err error) {
-	r := tar.NewReader(&position{f: File{ReaderAt: f, Size: f.Len()}})
+	p := &position{f: File{ReaderAt: f, Size: f.Len()}}
+	r := tar.NewReader(p)
 	parts := partsOf(asked)
 	now := &tarSample{members: map[string][]byte{}}
 	whole := func() bool {
@@ -138,10 +142,11 @@ func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, im
 		})
 	}
 	for n := 0; n < firstMembers && ctx.Err() == nil; n++ {
+		head := p.at
 		h, err := r.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				return nil, false, err
+				return nil, false, fmt.Errorf("after byte %d: %w", head, err)
 			}
 			break
 		}

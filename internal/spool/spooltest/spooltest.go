@@ -6,17 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"larder/internal/spool"
+	"larder/internal/xrand"
 )
 
 // Records are those of a block: of some hundred bytes, some of them empty.
 func Records(key string, n int) [][]byte {
-	r := rand.New(rand.NewPCG(uint64(n), uint64(len(key))))
+	r := xrand.New(uint64(n), uint64(len(key)))
 	out := make([][]byte, n)
 	for i := range out {
 		out[i] = bytes.Repeat([]byte(fmt.Sprintf("%s/%d;", key, i)), r.IntN(20))

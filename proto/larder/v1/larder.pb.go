@@ -381,7 +381,8 @@ type JobSpec struct {
 	BatchSize uint32 `protobuf:"varint,4,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
 	// shuffle: false = the dataset's own order; then order must be empty.
 	Shuffle bool `protobuf:"varint,5,opt,name=shuffle,proto3" json:"shuffle,omitempty"`
-	// order: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
+	// order: given = the client sends the ids of its samples (PICKS of docs/protocol.md), without shuffle and for one rank;
+	// or, with shuffle: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
 	Order string `protobuf:"bytes,6,opt,name=order,proto3" json:"order,omitempty"`
 	// seed of the fixed order and of the random parameters of ops (share "none").
 	Seed uint64 `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
@@ -415,6 +416,8 @@ type JobSpec struct {
 	Indices []byte `protobuf:"bytes,182,opt,name=indices,proto3" json:"indices,omitempty"`
 	// sample_timeout: a worker that has worked on one sample for so long is given up; absent = 60 s.
 	SampleTimeout *durationpb.Duration `protobuf:"bytes,183,opt,name=sample_timeout,json=sampleTimeout,proto3" json:"sample_timeout,omitempty"`
+	// advance: when the next epoch begins: "early" (default), as soon as the running one is planned | "on_request", when the client asks for it; always so of order given.
+	Advance       string `protobuf:"bytes,184,opt,name=advance,proto3" json:"advance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +604,13 @@ func (x *JobSpec) GetSampleTimeout() *durationpb.Duration {
 		return x.SampleTimeout
 	}
 	return nil
+}
+
+func (x *JobSpec) GetAdvance() string {
+	if x != nil {
+		return x.Advance
+	}
+	return ""
 }
 
 // Counters are since the start of the daemon (or of the job); names are those of docs/metrics.md.
@@ -2210,6 +2220,214 @@ func (x *Tier) GetSetting() string {
 	return ""
 }
 
+// DiskTier is the tier of stored bytes of remote samples on a local disk.
+type DiskTier struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dir that holds it; empty for other users.
+	Dir string `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	// size: bytes that it may have.
+	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// used bytes of disk, never above size.
+	Used uint64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
+	// entries that a read can find.
+	Entries uint64 `protobuf:"varint,4,opt,name=entries,proto3" json:"entries,omitempty"`
+	// blocks: files of records of row groups and compressed frames.
+	Blocks uint64 `protobuf:"varint,5,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// state in words; empty = it works.
+	State string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// hits: reads that it served since the start.
+	Hits uint64 `protobuf:"varint,7,opt,name=hits,proto3" json:"hits,omitempty"`
+	// misses: reads that it could not serve.
+	Misses uint64 `protobuf:"varint,8,opt,name=misses,proto3" json:"misses,omitempty"`
+	// hit_bytes read from it.
+	HitBytes uint64 `protobuf:"varint,9,opt,name=hit_bytes,json=hitBytes,proto3" json:"hit_bytes,omitempty"`
+	// written: entries.
+	Written uint64 `protobuf:"varint,10,opt,name=written,proto3" json:"written,omitempty"`
+	// written_bytes of entries.
+	WrittenBytes uint64 `protobuf:"varint,11,opt,name=written_bytes,json=writtenBytes,proto3" json:"written_bytes,omitempty"`
+	// evictions: entries and blocks that left for others.
+	Evictions uint64 `protobuf:"varint,12,opt,name=evictions,proto3" json:"evictions,omitempty"`
+	// refused: entries that are needed no more than what is there.
+	Refused uint64 `protobuf:"varint,13,opt,name=refused,proto3" json:"refused,omitempty"`
+	// skipped: entries that came faster than the disk writes.
+	Skipped uint64 `protobuf:"varint,14,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// damaged: entries and files that were not what was written.
+	Damaged uint64 `protobuf:"varint,15,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	// errors of the disk.
+	Errors uint64 `protobuf:"varint,16,opt,name=errors,proto3" json:"errors,omitempty"`
+	// block_hits: blocks that were there.
+	BlockHits uint64 `protobuf:"varint,17,opt,name=block_hits,json=blockHits,proto3" json:"block_hits,omitempty"`
+	// block_makes: blocks that had to be made.
+	BlockMakes uint64 `protobuf:"varint,18,opt,name=block_makes,json=blockMakes,proto3" json:"block_makes,omitempty"`
+	// foreign: files in the directory that are not of larder.
+	Foreign       uint64 `protobuf:"varint,19,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskTier) Reset() {
+	*x = DiskTier{}
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskTier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskTier) ProtoMessage() {}
+
+func (x *DiskTier) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskTier.ProtoReflect.Descriptor instead.
+func (*DiskTier) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DiskTier) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *DiskTier) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *DiskTier) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *DiskTier) GetEntries() uint64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *DiskTier) GetBlocks() uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *DiskTier) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *DiskTier) GetHits() uint64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *DiskTier) GetMisses() uint64 {
+	if x != nil {
+		return x.Misses
+	}
+	return 0
+}
+
+func (x *DiskTier) GetHitBytes() uint64 {
+	if x != nil {
+		return x.HitBytes
+	}
+	return 0
+}
+
+func (x *DiskTier) GetWritten() uint64 {
+	if x != nil {
+		return x.Written
+	}
+	return 0
+}
+
+func (x *DiskTier) GetWrittenBytes() uint64 {
+	if x != nil {
+		return x.WrittenBytes
+	}
+	return 0
+}
+
+func (x *DiskTier) GetEvictions() uint64 {
+	if x != nil {
+		return x.Evictions
+	}
+	return 0
+}
+
+func (x *DiskTier) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *DiskTier) GetSkipped() uint64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *DiskTier) GetDamaged() uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
+func (x *DiskTier) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *DiskTier) GetBlockHits() uint64 {
+	if x != nil {
+		return x.BlockHits
+	}
+	return 0
+}
+
+func (x *DiskTier) GetBlockMakes() uint64 {
+	if x != nil {
+		return x.BlockMakes
+	}
+	return 0
+}
+
+func (x *DiskTier) GetForeign() uint64 {
+	if x != nil {
+		return x.Foreign
+	}
+	return 0
+}
+
 // Device is a GPU.
 type Device struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2231,7 +2449,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2461,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2474,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Device) GetIndex() uint32 {
@@ -2341,14 +2559,16 @@ type Stats struct {
 	// load of the machine.
 	Load *Load `protobuf:"bytes,92,opt,name=load,proto3" json:"load,omitempty"`
 	// workers of clients.
-	Workers       *WorkerStats `protobuf:"bytes,180,opt,name=workers,proto3" json:"workers,omitempty"`
+	Workers *WorkerStats `protobuf:"bytes,180,opt,name=workers,proto3" json:"workers,omitempty"`
+	// disk tier; absent where there is none.
+	Disk          *DiskTier `protobuf:"bytes,190,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2580,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2593,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Stats) GetAt() *timestamppb.Timestamp {
@@ -2509,6 +2729,13 @@ func (x *Stats) GetWorkers() *WorkerStats {
 	return nil
 }
 
+func (x *Stats) GetDisk() *DiskTier {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
 // Listener is a place at which a daemon can be reached, and who may speak there.
 type Listener struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2528,7 +2755,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2767,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2780,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Listener) GetAddress() string {
@@ -2612,7 +2839,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2851,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2864,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Split) GetModel() string {
@@ -2701,7 +2928,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2713,7 +2940,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2726,7 +2953,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -2779,7 +3006,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +3018,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +3031,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -2845,7 +3072,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +3084,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +3097,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -2922,7 +3149,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3161,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3174,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -3013,7 +3240,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +3252,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +3265,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -3094,7 +3321,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3333,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3346,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -3140,7 +3367,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3379,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3392,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -3194,7 +3421,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3433,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3446,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -3274,7 +3501,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3513,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3526,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -3345,7 +3572,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3584,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3597,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -3409,7 +3636,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3421,7 +3648,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3434,7 +3661,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -3469,7 +3696,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3708,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3721,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -3515,7 +3742,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3527,7 +3754,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3540,7 +3767,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3561,7 +3788,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3800,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3813,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -3607,7 +3834,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3619,7 +3846,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3632,7 +3859,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -3653,7 +3880,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3892,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3905,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -3699,7 +3926,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3938,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3951,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -3747,7 +3974,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3986,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3999,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -3800,7 +4027,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3812,7 +4039,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3825,7 +4052,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -3846,7 +4073,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3858,7 +4085,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3871,7 +4098,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -3892,7 +4119,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3904,7 +4131,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3917,7 +4144,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -3938,7 +4165,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4177,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4190,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -3984,7 +4211,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3996,7 +4223,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4009,7 +4236,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -4034,7 +4261,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4046,7 +4273,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4059,7 +4286,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -4100,7 +4327,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4112,7 +4339,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4125,7 +4352,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -4167,7 +4394,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4179,7 +4406,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4192,7 +4419,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -4219,7 +4446,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4231,7 +4458,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4244,7 +4471,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -4290,7 +4517,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4302,7 +4529,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4315,7 +4542,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -4350,7 +4577,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4362,7 +4589,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4375,7 +4602,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -4406,7 +4633,7 @@ type AddRecordsRequest struct {
 
 func (x *AddRecordsRequest) Reset() {
 	*x = AddRecordsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4418,7 +4645,7 @@ func (x *AddRecordsRequest) String() string {
 func (*AddRecordsRequest) ProtoMessage() {}
 
 func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4431,7 +4658,7 @@ func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRecordsRequest.ProtoReflect.Descriptor instead.
 func (*AddRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AddRecordsRequest) GetName() string {
@@ -4489,7 +4716,7 @@ type AddRecordsResponse struct {
 
 func (x *AddRecordsResponse) Reset() {
 	*x = AddRecordsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4501,7 +4728,7 @@ func (x *AddRecordsResponse) String() string {
 func (*AddRecordsResponse) ProtoMessage() {}
 
 func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4514,7 +4741,7 @@ func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRecordsResponse.ProtoReflect.Descriptor instead.
 func (*AddRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AddRecordsResponse) GetDataset() *Dataset {
@@ -4542,7 +4769,7 @@ type RemoveDatasetRequest struct {
 
 func (x *RemoveDatasetRequest) Reset() {
 	*x = RemoveDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4554,7 +4781,7 @@ func (x *RemoveDatasetRequest) String() string {
 func (*RemoveDatasetRequest) ProtoMessage() {}
 
 func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4567,7 +4794,7 @@ func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemoveDatasetRequest) GetDataset() string {
@@ -4592,7 +4819,7 @@ type RemoveDatasetResponse struct {
 
 func (x *RemoveDatasetResponse) Reset() {
 	*x = RemoveDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4604,7 +4831,7 @@ func (x *RemoveDatasetResponse) String() string {
 func (*RemoveDatasetResponse) ProtoMessage() {}
 
 func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4617,7 +4844,7 @@ func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemoveDatasetResponse) GetDataset() *Dataset {
@@ -4650,7 +4877,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4662,7 +4889,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4675,7 +4902,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -4689,7 +4916,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4701,7 +4928,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4714,7 +4941,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -4739,7 +4966,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4751,7 +4978,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4764,7 +4991,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -4803,7 +5030,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4815,7 +5042,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4828,7 +5055,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -4865,7 +5092,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4877,7 +5104,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4890,7 +5117,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -4918,7 +5145,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4930,7 +5157,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4943,7 +5170,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -4962,7 +5189,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4974,7 +5201,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4987,7 +5214,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -4998,14 +5225,16 @@ type GetTiersResponse struct {
 	// total budget in bytes.
 	Total uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
 	// split: why they are as large as they are.
-	Split         *Split `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
+	Split *Split `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
+	// disk tier; absent where there is none.
+	Disk          *DiskTier `protobuf:"bytes,4,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5017,7 +5246,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5030,7 +5259,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -5054,6 +5283,13 @@ func (x *GetTiersResponse) GetSplit() *Split {
 	return nil
 }
 
+func (x *GetTiersResponse) GetDisk() *DiskTier {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
 // SetTiersRequest changes sizes; an empty string leaves a size as it is.
 type SetTiersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5064,14 +5300,16 @@ type SetTiersRequest struct {
 	// decoded: likewise.
 	Decoded string `protobuf:"bytes,3,opt,name=decoded,proto3" json:"decoded,omitempty"`
 	// augmented: likewise.
-	Augmented     string `protobuf:"bytes,4,opt,name=augmented,proto3" json:"augmented,omitempty"`
+	Augmented string `protobuf:"bytes,4,opt,name=augmented,proto3" json:"augmented,omitempty"`
+	// disk: 200GiB.
+	Disk          string `protobuf:"bytes,5,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5083,7 +5321,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5096,7 +5334,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -5127,6 +5365,13 @@ func (x *SetTiersRequest) GetAugmented() string {
 	return ""
 }
 
+func (x *SetTiersRequest) GetDisk() string {
+	if x != nil {
+		return x.Disk
+	}
+	return ""
+}
+
 // SetTiersResponse lists the tiers after the change.
 type SetTiersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5135,14 +5380,16 @@ type SetTiersResponse struct {
 	// total budget in bytes.
 	Total uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
 	// split: why they are as large as they are.
-	Split         *Split `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
+	Split *Split `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
+	// disk tier; absent where there is none.
+	Disk          *DiskTier `protobuf:"bytes,4,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5401,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5414,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -5191,6 +5438,13 @@ func (x *SetTiersResponse) GetSplit() *Split {
 	return nil
 }
 
+func (x *SetTiersResponse) GetDisk() *DiskTier {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
 // ApplyConfigRequest holds a configuration.
 type ApplyConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5204,7 +5458,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5216,7 +5470,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5229,7 +5483,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -5257,7 +5511,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5269,7 +5523,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5282,7 +5536,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -5309,7 +5563,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5321,7 +5575,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5334,7 +5588,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -5376,7 +5630,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5388,7 +5642,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5401,7 +5655,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -5422,7 +5676,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5434,7 +5688,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5447,7 +5701,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -5475,7 +5729,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5741,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5754,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -5558,7 +5812,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5570,7 +5824,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5583,7 +5837,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -5664,7 +5918,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5676,7 +5930,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5689,7 +5943,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -5740,7 +5994,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5752,7 +6006,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5765,7 +6019,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -5850,7 +6104,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5862,7 +6116,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5875,7 +6129,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -5950,7 +6204,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5962,7 +6216,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5975,7 +6229,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -6091,7 +6345,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6103,7 +6357,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6116,7 +6370,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -6151,7 +6405,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6163,7 +6417,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6176,7 +6430,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -6197,7 +6451,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6209,7 +6463,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6222,7 +6476,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -6254,7 +6508,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6266,7 +6520,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6279,7 +6533,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -6352,7 +6606,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6364,7 +6618,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6377,7 +6631,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Field) GetName() string {
@@ -6480,7 +6734,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6492,7 +6746,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6505,7 +6759,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -6623,7 +6877,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6635,7 +6889,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6648,7 +6902,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -6698,7 +6952,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6710,7 +6964,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6723,7 +6977,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -6770,7 +7024,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6782,7 +7036,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6795,7 +7049,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -6853,7 +7107,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6865,7 +7119,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6878,7 +7132,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -7059,7 +7313,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7071,7 +7325,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7084,7 +7338,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -7134,7 +7388,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7146,7 +7400,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7159,7 +7413,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -7208,7 +7462,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7220,7 +7474,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7233,7 +7487,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -7260,7 +7514,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7272,7 +7526,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7285,7 +7539,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -7335,7 +7589,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7347,7 +7601,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7360,7 +7614,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -7423,7 +7677,7 @@ type StoreStats struct {
 
 func (x *StoreStats) Reset() {
 	*x = StoreStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7435,7 +7689,7 @@ func (x *StoreStats) String() string {
 func (*StoreStats) ProtoMessage() {}
 
 func (x *StoreStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7448,7 +7702,7 @@ func (x *StoreStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
 func (*StoreStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *StoreStats) GetName() string {
@@ -7530,7 +7784,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05shape\x18\x04 \x03(\x03R\x05shape\"V\n" +
 	"\x06Schema\x12.\n" +
 	"\x06fields\x18\x01 \x03(\v2\x16.larder.v1.SchemaFieldR\x06fields\x12\x1c\n" +
-	"\tstructure\x18\x02 \x01(\tR\tstructure\"\x8b\x05\n" +
+	"\tstructure\x18\x02 \x01(\tR\tstructure\"\xa6\x05\n" +
 	"\aJobSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adataset\x18\x02 \x01(\tR\adataset\x12\x16\n" +
@@ -7557,7 +7811,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05cache\x18\xb4\x01 \x01(\tR\x05cache\x12*\n" +
 	"\x06schema\x18\xb5\x01 \x01(\v2\x11.larder.v1.SchemaR\x06schema\x12\x19\n" +
 	"\aindices\x18\xb6\x01 \x01(\fR\aindices\x12A\n" +
-	"\x0esample_timeout\x18\xb7\x01 \x01(\v2\x19.google.protobuf.DurationR\rsampleTimeout\"\x91\x04\n" +
+	"\x0esample_timeout\x18\xb7\x01 \x01(\v2\x19.google.protobuf.DurationR\rsampleTimeout\x12\x19\n" +
+	"\aadvance\x18\xb8\x01 \x01(\tR\aadvance\"\x91\x04\n" +
 	"\bCounters\x12!\n" +
 	"\fsource_reads\x18\x01 \x01(\x04R\vsourceReads\x12!\n" +
 	"\fsource_bytes\x18\x02 \x01(\x04R\vsourceBytes\x12\x18\n" +
@@ -7713,7 +7968,30 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x04hits\x18\x05 \x01(\x04R\x04hits\x12\x1c\n" +
 	"\tevictions\x18\x06 \x01(\x04R\tevictions\x12\x16\n" +
 	"\x06policy\x18\a \x01(\tR\x06policy\x12\x18\n" +
-	"\asetting\x18\b \x01(\tR\asetting\"\xac\x01\n" +
+	"\asetting\x18\b \x01(\tR\asetting\"\xf2\x03\n" +
+	"\bDiskTier\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\x04R\x04used\x12\x18\n" +
+	"\aentries\x18\x04 \x01(\x04R\aentries\x12\x16\n" +
+	"\x06blocks\x18\x05 \x01(\x04R\x06blocks\x12\x14\n" +
+	"\x05state\x18\x06 \x01(\tR\x05state\x12\x12\n" +
+	"\x04hits\x18\a \x01(\x04R\x04hits\x12\x16\n" +
+	"\x06misses\x18\b \x01(\x04R\x06misses\x12\x1b\n" +
+	"\thit_bytes\x18\t \x01(\x04R\bhitBytes\x12\x18\n" +
+	"\awritten\x18\n" +
+	" \x01(\x04R\awritten\x12#\n" +
+	"\rwritten_bytes\x18\v \x01(\x04R\fwrittenBytes\x12\x1c\n" +
+	"\tevictions\x18\f \x01(\x04R\tevictions\x12\x18\n" +
+	"\arefused\x18\r \x01(\x04R\arefused\x12\x18\n" +
+	"\askipped\x18\x0e \x01(\x04R\askipped\x12\x18\n" +
+	"\adamaged\x18\x0f \x01(\x04R\adamaged\x12\x16\n" +
+	"\x06errors\x18\x10 \x01(\x04R\x06errors\x12\x1d\n" +
+	"\n" +
+	"block_hits\x18\x11 \x01(\x04R\tblockHits\x12\x1f\n" +
+	"\vblock_makes\x18\x12 \x01(\x04R\n" +
+	"blockMakes\x12\x18\n" +
+	"\aforeign\x18\x13 \x01(\x04R\aforeign\"\xac\x01\n" +
 	"\x06Device\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -7721,7 +7999,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12 \n" +
-	"\vutilization\x18\x06 \x01(\rR\vutilization\"\xf8\x05\n" +
+	"\vutilization\x18\x06 \x01(\rR\vutilization\"\xa2\x06\n" +
 	"\x05Stats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -7743,7 +8021,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"state_full\x18[ \x01(\v2\x16.larder.v1.ErrorDetailR\tstateFull\x12#\n" +
 	"\x04load\x18\\ \x01(\v2\x0f.larder.v1.LoadR\x04load\x121\n" +
-	"\aworkers\x18\xb4\x01 \x01(\v2\x16.larder.v1.WorkerStatsR\aworkers\"\x86\x01\n" +
+	"\aworkers\x18\xb4\x01 \x01(\v2\x16.larder.v1.WorkerStatsR\aworkers\x12(\n" +
+	"\x04disk\x18\xbe\x01 \x01(\v2\x13.larder.v1.DiskTierR\x04disk\"\x86\x01\n" +
 	"\bListener\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06serves\x18\x02 \x01(\tR\x06serves\x12\x16\n" +
@@ -7893,20 +8172,23 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x03ids\x18\x02 \x03(\x04R\x03ids\"B\n" +
 	"\x13ResolveKeysResponse\x12+\n" +
 	"\asamples\x18\x01 \x03(\v2\x11.larder.v1.SampleR\asamples\"\x11\n" +
-	"\x0fGetTiersRequest\"w\n" +
+	"\x0fGetTiersRequest\"\xa0\x01\n" +
 	"\x10GetTiersResponse\x12%\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x0f.larder.v1.TierR\x05tiers\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12&\n" +
-	"\x05split\x18\x03 \x01(\v2\x10.larder.v1.SplitR\x05split\"y\n" +
+	"\x05split\x18\x03 \x01(\v2\x10.larder.v1.SplitR\x05split\x12'\n" +
+	"\x04disk\x18\x04 \x01(\v2\x13.larder.v1.DiskTierR\x04disk\"\x8d\x01\n" +
 	"\x0fSetTiersRequest\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\tR\x05total\x12\x18\n" +
 	"\aencoded\x18\x02 \x01(\tR\aencoded\x12\x18\n" +
 	"\adecoded\x18\x03 \x01(\tR\adecoded\x12\x1c\n" +
-	"\taugmented\x18\x04 \x01(\tR\taugmented\"w\n" +
+	"\taugmented\x18\x04 \x01(\tR\taugmented\x12\x12\n" +
+	"\x04disk\x18\x05 \x01(\tR\x04disk\"\xa0\x01\n" +
 	"\x10SetTiersResponse\x12%\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x0f.larder.v1.TierR\x05tiers\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12&\n" +
-	"\x05split\x18\x03 \x01(\v2\x10.larder.v1.SplitR\x05split\"B\n" +
+	"\x05split\x18\x03 \x01(\v2\x10.larder.v1.SplitR\x05split\x12'\n" +
+	"\x04disk\x18\x04 \x01(\v2\x13.larder.v1.DiskTierR\x04disk\"B\n" +
 	"\x12ApplyConfigRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\"H\n" +
@@ -8154,7 +8436,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -8176,98 +8458,99 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*IgnoredFiles)(nil),           // 17: larder.v1.IgnoredFiles
 	(*Sample)(nil),                 // 18: larder.v1.Sample
 	(*Tier)(nil),                   // 19: larder.v1.Tier
-	(*Device)(nil),                 // 20: larder.v1.Device
-	(*Stats)(nil),                  // 21: larder.v1.Stats
-	(*Listener)(nil),               // 22: larder.v1.Listener
-	(*Split)(nil),                  // 23: larder.v1.Split
-	(*DatasetShare)(nil),           // 24: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 25: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 26: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 27: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 28: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 29: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 30: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 31: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 32: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 33: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 34: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 35: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 36: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 37: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 38: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 39: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 40: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 41: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 42: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 43: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 44: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 45: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 46: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 47: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 48: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 49: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 50: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 51: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 52: larder.v1.AddDatasetResponse
-	(*AddRecordsRequest)(nil),      // 53: larder.v1.AddRecordsRequest
-	(*AddRecordsResponse)(nil),     // 54: larder.v1.AddRecordsResponse
-	(*RemoveDatasetRequest)(nil),   // 55: larder.v1.RemoveDatasetRequest
-	(*RemoveDatasetResponse)(nil),  // 56: larder.v1.RemoveDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 57: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 58: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 59: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 60: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 61: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 62: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 63: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 64: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 65: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 66: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 67: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 68: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 69: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 70: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 71: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 72: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 73: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 74: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 75: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 76: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 77: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 78: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 79: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 80: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 81: larder.v1.AttachRequest
-	(*Field)(nil),                  // 82: larder.v1.Field
-	(*AttachResponse)(nil),         // 83: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 84: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 85: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 86: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 87: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 88: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 89: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 90: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 91: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 92: larder.v1.EpochEnd
-	(*StoreStats)(nil),             // 93: larder.v1.StoreStats
-	nil,                            // 94: larder.v1.Counters.HitsEntry
-	nil,                            // 95: larder.v1.Counters.EvictionsEntry
-	nil,                            // 96: larder.v1.WorkerStats.SecondsEntry
-	(*durationpb.Duration)(nil),    // 97: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 98: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 99: google.protobuf.Timestamp
+	(*DiskTier)(nil),               // 20: larder.v1.DiskTier
+	(*Device)(nil),                 // 21: larder.v1.Device
+	(*Stats)(nil),                  // 22: larder.v1.Stats
+	(*Listener)(nil),               // 23: larder.v1.Listener
+	(*Split)(nil),                  // 24: larder.v1.Split
+	(*DatasetShare)(nil),           // 25: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 26: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 27: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 28: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 29: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 30: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 31: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 32: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 33: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 34: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 35: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 36: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 37: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 38: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 39: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 40: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 41: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 42: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 43: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 44: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 45: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 46: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 47: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 48: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 49: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 50: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 51: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 52: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 53: larder.v1.AddDatasetResponse
+	(*AddRecordsRequest)(nil),      // 54: larder.v1.AddRecordsRequest
+	(*AddRecordsResponse)(nil),     // 55: larder.v1.AddRecordsResponse
+	(*RemoveDatasetRequest)(nil),   // 56: larder.v1.RemoveDatasetRequest
+	(*RemoveDatasetResponse)(nil),  // 57: larder.v1.RemoveDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 58: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 59: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 60: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 61: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 62: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 63: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 64: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 65: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 66: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 67: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 68: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 69: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 70: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 71: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 72: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 73: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 74: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 75: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 76: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 77: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 78: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 79: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 80: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 81: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 82: larder.v1.AttachRequest
+	(*Field)(nil),                  // 83: larder.v1.Field
+	(*AttachResponse)(nil),         // 84: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 85: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 86: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 87: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 88: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 89: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 90: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 91: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 92: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 93: larder.v1.EpochEnd
+	(*StoreStats)(nil),             // 94: larder.v1.StoreStats
+	nil,                            // 95: larder.v1.Counters.HitsEntry
+	nil,                            // 96: larder.v1.Counters.EvictionsEntry
+	nil,                            // 97: larder.v1.WorkerStats.SecondsEntry
+	(*durationpb.Duration)(nil),    // 98: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 99: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 100: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	97,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	98,  // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	98,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	99,  // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	3,   // 2: larder.v1.Schema.fields:type_name -> larder.v1.SchemaField
 	2,   // 3: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
 	4,   // 4: larder.v1.JobSpec.schema:type_name -> larder.v1.Schema
-	97,  // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
-	94,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	95,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	98,  // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
+	95,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	96,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	10,  // 8: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
-	97,  // 9: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	98,  // 9: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
 	16,  // 10: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
 	6,   // 11: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
 	5,   // 12: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
@@ -8276,132 +8559,135 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	9,   // 15: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	7,   // 16: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	8,   // 17: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	99,  // 18: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	100, // 18: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
 	10,  // 19: larder.v1.Job.wait:type_name -> larder.v1.Wait
 	14,  // 20: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
 	4,   // 21: larder.v1.Job.schema:type_name -> larder.v1.Schema
-	96,  // 22: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	97,  // 22: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
 	17,  // 23: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	99,  // 24: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	97,  // 25: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	100, // 24: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	98,  // 25: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	6,   // 26: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	13,  // 27: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	19,  // 28: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	20,  // 29: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	23,  // 30: larder.v1.Stats.split:type_name -> larder.v1.Split
-	93,  // 31: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
-	22,  // 32: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	21,  // 29: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	24,  // 30: larder.v1.Stats.split:type_name -> larder.v1.Split
+	94,  // 31: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	23,  // 32: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
 	12,  // 33: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
 	1,   // 34: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
 	11,  // 35: larder.v1.Stats.load:type_name -> larder.v1.Load
 	15,  // 36: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
-	24,  // 37: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	5,   // 38: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	13,  // 39: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	27,  // 40: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	32,  // 41: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	13,  // 42: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	13,  // 43: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 44: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	13,  // 45: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	13,  // 46: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	13,  // 47: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 48: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	16,  // 49: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 50: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	98,  // 51: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
-	4,   // 52: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
-	16,  // 53: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 54: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 55: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	16,  // 56: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	18,  // 57: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	18,  // 58: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	19,  // 59: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	23,  // 60: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	19,  // 61: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	23,  // 62: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	69,  // 63: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	21,  // 64: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	74,  // 65: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	75,  // 66: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	76,  // 67: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	77,  // 68: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	5,   // 69: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	97,  // 70: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	97,  // 71: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	97,  // 72: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	97,  // 73: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	97,  // 74: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	78,  // 75: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	6,   // 76: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	97,  // 77: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	21,  // 78: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	13,  // 79: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	82,  // 80: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	97,  // 81: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	99,  // 82: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	97,  // 83: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	99,  // 84: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	8,   // 85: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	7,   // 86: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	25,  // 87: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	35,  // 88: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	37,  // 89: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	39,  // 90: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	41,  // 91: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	43,  // 92: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	45,  // 93: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	47,  // 94: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	51,  // 95: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	53,  // 96: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	49,  // 97: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	55,  // 98: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	57,  // 99: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	59,  // 100: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	61,  // 101: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	63,  // 102: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	65,  // 103: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	67,  // 104: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	28,  // 105: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	30,  // 106: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	33,  // 107: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	70,  // 108: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	72,  // 109: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	84,  // 110: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	86,  // 111: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	79,  // 112: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	26,  // 113: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	36,  // 114: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	38,  // 115: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	40,  // 116: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	42,  // 117: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	44,  // 118: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	46,  // 119: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	48,  // 120: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	52,  // 121: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	54,  // 122: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	50,  // 123: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	56,  // 124: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	58,  // 125: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	60,  // 126: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	62,  // 127: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	64,  // 128: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	66,  // 129: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	68,  // 130: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	29,  // 131: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	31,  // 132: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	34,  // 133: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	71,  // 134: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	73,  // 135: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	85,  // 136: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	87,  // 137: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	80,  // 138: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	113, // [113:139] is the sub-list for method output_type
-	87,  // [87:113] is the sub-list for method input_type
-	87,  // [87:87] is the sub-list for extension type_name
-	87,  // [87:87] is the sub-list for extension extendee
-	0,   // [0:87] is the sub-list for field type_name
+	20,  // 37: larder.v1.Stats.disk:type_name -> larder.v1.DiskTier
+	25,  // 38: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	5,   // 39: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	13,  // 40: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	28,  // 41: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	33,  // 42: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	13,  // 43: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	13,  // 44: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 45: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	13,  // 46: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	13,  // 47: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	13,  // 48: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	13,  // 49: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	16,  // 50: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 51: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	99,  // 52: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	4,   // 53: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
+	16,  // 54: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 55: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	16,  // 56: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	16,  // 57: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	18,  // 58: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	18,  // 59: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	19,  // 60: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	24,  // 61: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	20,  // 62: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	19,  // 63: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	24,  // 64: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	20,  // 65: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	70,  // 66: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	22,  // 67: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	75,  // 68: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	76,  // 69: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	77,  // 70: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	78,  // 71: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	5,   // 72: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	98,  // 73: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	98,  // 74: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	98,  // 75: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	98,  // 76: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	98,  // 77: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	79,  // 78: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	6,   // 79: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	98,  // 80: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	22,  // 81: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	13,  // 82: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	83,  // 83: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	98,  // 84: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	100, // 85: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	98,  // 86: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	100, // 87: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	8,   // 88: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 89: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	26,  // 90: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	36,  // 91: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	38,  // 92: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	40,  // 93: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	42,  // 94: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	44,  // 95: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	46,  // 96: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	48,  // 97: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	52,  // 98: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	54,  // 99: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	50,  // 100: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	56,  // 101: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	58,  // 102: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	60,  // 103: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	62,  // 104: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	64,  // 105: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	66,  // 106: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	68,  // 107: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	29,  // 108: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	31,  // 109: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	34,  // 110: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	71,  // 111: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	73,  // 112: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	85,  // 113: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	87,  // 114: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	80,  // 115: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	27,  // 116: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	37,  // 117: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	39,  // 118: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	41,  // 119: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	43,  // 120: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	45,  // 121: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	47,  // 122: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	49,  // 123: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	53,  // 124: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	55,  // 125: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	51,  // 126: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	57,  // 127: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	59,  // 128: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	61,  // 129: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	63,  // 130: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	65,  // 131: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	67,  // 132: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	69,  // 133: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	30,  // 134: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	32,  // 135: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	35,  // 136: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	72,  // 137: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	74,  // 138: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	86,  // 139: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	88,  // 140: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	81,  // 141: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	116, // [116:142] is the sub-list for method output_type
+	90,  // [90:116] is the sub-list for method input_type
+	90,  // [90:90] is the sub-list for extension type_name
+	90,  // [90:90] is the sub-list for extension extendee
+	0,   // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -8410,15 +8696,15 @@ func file_larder_v1_larder_proto_init() {
 		return
 	}
 	file_larder_v1_larder_proto_msgTypes[7].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[23].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[77].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[24].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[78].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   96,
+			NumMessages:   97,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

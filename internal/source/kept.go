@@ -1,0 +1,54 @@
+package source
+
+import (
+	"context"
+
+	"larder/internal/ident"
+	"larder/tiers/disk"
+)
+
+// Kept is what keeps stored bytes of objects that lie behind a network: the disk tier. It may lose any of them.
+type Kept interface {
+	// Get fills buf with the bytes of a key, and reports whether it could. group is the uri of the dataset.
+	Get(group string, k disk.Key, buf []byte) bool
+	// Put offers bytes that were read. It copies them and does not wait.
+	Put(group string, k disk.Key, b []byte)
+}
+
+// readWhole fills buf with an object that lies in a store, from the disk tier where that has it. What is read from the
+// store counts against the storage limit, and is offered to the disk tier.
+//
+// The key has the version of the index, so bytes of another version are never found.
+func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, buf []byte) error {
+	rs := c.rootAt(row.root)
+	var key disk.Key
+	if c.cfg.Kept != nil {
+		key = disk.Key{Place: c.placeName(rs), Object: rs.path(row.sample), Version: uint64(row.mtime), Off: row.off,
+			Size: row.size}
+		if c.cfg.Kept.Get(rs.uri, key, buf) {
+			return nil
+		}
+	}
+	if err := c.limit.wait(ctx, row.size); err != nil {
+		return err
+	}
+	if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+		return err
+	}
+	if c.cfg.Kept != nil {
+		c.cfg.Kept.Put(rs.uri, key, buf)
+	}
+	return nil
+}
+
+// placeName names the server and the place of a root: equal names on two servers are two places.
+func (c *Catalog) placeName(rs *rootState) string {
+	if p := rs.server.Load(); p != nil {
+		return *p
+	}
+	name := c.cfg.Stores.Identity(rs.root)
+	rs.server.Store(&name)
+	return name
+}
+
+var _ Kept = (*disk.Store)(nil)

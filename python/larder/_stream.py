@@ -1,0 +1,211 @@
+"""Index streams: samplers of the script, whose choices the daemon follows (docs/protocol.md, PICKS).
+
+A ``Sampling`` is what a script says which samples come; an ``Epoch`` of it is one pass, of which some batches are known
+to the daemon before they are handed out.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _wire
+from ._session import Session
+from .errors import InvalidError
+
+_HEAD = struct.Struct("<IIII")  # epoch, step of the first batch, flags, batches
+_END = 1
+_FRAME = 1 << 20  # bytes of PICKS that are not exceeded by more batches
+_KEY = "larder_stream"  # in a state_dict
+
+
+@dataclass(frozen=True, eq=False)
+class Sampling:
+    """Which samples come: one index at a time (``size`` of them are a batch), or whole batches of at most ``size``."""
+
+    indices: Any  # an iterable of indices, or of lists of them where batched is set
+    batched: bool
+    size: int
+    drop_last: bool
+    rows: npt.NDArray[np.int64] | None = None  # what the indices number; None: the dataset's samples
+    first: list[Any] | None = None  # an iterator whose first batch was looked at, and is the first epoch's
+
+    def batches(self) -> Iterator[list[Any]]:
+        """One pass, as lists of what the sampler gives."""
+        if self.batched:
+            return self.first.pop() if self.first else iter(self.indices)
+        return self._grouped(iter(self.indices))
+
+    def _grouped(self, indices: Iterator[Any]) -> Iterator[list[Any]]:
+        while batch := list(itertools.islice(indices, self.size)):
+            if len(batch) < self.size and self.drop_last:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        """The batches of an epoch; TypeError where the sampler does not know."""
+        n = len(self.indices)
+        if self.batched:
+            return n
+        return n // self.size if self.drop_last else -(-n // self.size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "first": None}
+
+
+class Epoch:
+    """One pass of a sampler, as far as the daemon may know of it.
+
+    ``known`` are the batches that were taken from the sampler and not handed out: a daemon that was restarted is sent
+    them again.
+    """
+
+    def __init__(self, of: Sampling, number: int, samples: int, slots: int) -> None:
+        self.of = of
+        self.number = number
+        self.samples = samples if of.rows is None else len(of.rows)
+        self.most = 2 * slots  # batches that the daemon may have before they are handed out
+        self.batches = of.batches()
+        self.known: collections.deque[bytes] = collections.deque()  # packed
+        self.first = 0  # step of the first of them
+        self.sent = 0  # the first step that session was not sent
+        self.session: Session | None = None
+        self.over = False  # the sampler has no more
+        self.ended = False  # session was told
+        self.failed: BaseException | None = None  # the sampler raised
+
+    def skip(self, batches: int) -> None:
+        """Takes batches from the sampler that were handed out before a saved state."""
+        for _ in itertools.islice(self.batches, batches):
+            pass
+
+    def due(self, step: int) -> bool:
+        """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
+        return not self.ended and self.first + len(self.known) - step <= self.most - self.most // 4
+
+    def tell(self, s: Session, step: int, deadline: float) -> None:
+        """Tells the daemon of more batches, or of all that it may have lost.
+
+        Raises:
+            InvalidError: an index that the dataset does not have, or a batch that is empty or too large.
+            UnavailableError: the connection is over.
+        """
+        if self.session is not s:
+            self.session, self.sent, self.ended = s, step, False
+        elif not self.due(step):
+            return
+        while self.first < step and self.known:
+            self.known.popleft()
+            self.first += 1
+        self._draw(step)
+        while self.sent < self.first + len(self.known) or (self.over and not self.ended):
+            first, size = self.sent, 0
+            batches: list[bytes] = []
+            for packed in itertools.islice(self.known, first - self.first, None):
+                if batches and size + len(packed) > _FRAME:
+                    break
+                batches.append(packed)
+                size += len(packed)
+            last = self.over and first + len(batches) == self.first + len(self.known)
+            head = _HEAD.pack(self.number, first, _END if last else 0, len(batches))
+            s.send(_wire.PICKS, head + b"".join(batches), deadline, "the daemon to read which samples come next")
+            self.sent, self.ended = first + len(batches), last
+
+    def _draw(self, step: int) -> None:
+        """Takes batches from the sampler until the daemon may have no more."""
+        if self.failed is not None:
+            raise InvalidError(
+                f"the sampler of this epoch was ended by {type(self.failed).__name__}", subject="sampler",
+                hint="begin another epoch",
+            ) from self.failed  # fmt: skip
+        while not self.over and self.first + len(self.known) - step < self.most:
+            try:
+                batch = next(self.batches, None)
+                packed = None if batch is None else self._pack(batch)
+            except BaseException as e:
+                self.failed = e  # what it has left is not known any more
+                raise
+            if packed is None:
+                self.over = True
+            else:
+                self.known.append(packed)
+
+    def _pack(self, batch: Iterable[Any]) -> bytes:
+        ids = _numbers(batch)
+        step = self.first + len(self.known)
+        if not 0 < len(ids) <= self.of.size:
+            raise InvalidError(
+                f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {self.of.size}",
+                subject="batch_sampler",
+                hint="the largest batch comes first, or give the batch_sampler an attribute batch_size of that size",
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.samples:
+            raise InvalidError(
+                f"the sampler gave index {low if low < 0 else high} in batch {step}; the dataset has {self.samples} "
+                "samples",
+                subject="sampler",
+                hint=f"indices go from 0 to {self.samples - 1}",
+            )
+        if self.of.rows is not None:
+            ids = self.of.rows[ids]
+        return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes()
+
+
+def _numbers(batch: Any) -> npt.NDArray[np.int64]:
+    try:
+        return np.fromiter((operator.index(i) for i in batch), dtype=np.int64)
+    except (TypeError, OverflowError) as e:
+        raise InvalidError(
+            f"the sampler gave {batch!r:.200}, which are no indices: {e}", subject="sampler",
+            hint="a sampler gives whole numbers; a batch_sampler gives lists of them",
+        ) from e  # fmt: skip
+
+
+def largest(batches: Any) -> tuple[int, list[Any] | None]:
+    """The size of the largest batch of a batch_sampler, and its iterator where that had to be begun to know.
+
+    It is the attribute ``batch_size``; of a list the largest batch; else the first batch.
+    """
+    size = getattr(batches, "batch_size", None)
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size, None
+    if isinstance(batches, (list, tuple)):
+        return max((len(b) for b in batches), default=1), None
+    it = iter(batches)
+    first = [list(b) for b in itertools.islice(it, 1)]
+    return (len(first[0]) if first else 1), [itertools.chain(first, it)]
+
+
+def state(epoch: int, step: int) -> dict[str, Any]:
+    """A saved place: so many batches of an epoch were handed out."""
+    return {_KEY: 1, "epoch": epoch, "step": step}
+
+
+def place(saved: Any) -> tuple[int, int]:
+    """The epoch and the step of a saved place.
+
+    Raises:
+        InvalidError: it is none, or one of a loader with an order of larder's.
+    """
+    given = saved if isinstance(saved, Mapping) else {}
+    found = [int(x) for k in ("epoch", "step") if type(x := given.get(k)) is int and 0 <= x < 2**32 - 1]
+    if given.get(_KEY) != 1 or len(found) != 2:
+        raise InvalidError(
+            "the state is not one of a loader with a sampler of its own", subject="state_dict",
+            hint="pass what state_dict() of such a loader returned",
+        )  # fmt: skip
+    return found[0], found[1]
+
+
+def is_place(saved: Any) -> bool:
+    """Whether a state was saved by a loader with a sampler."""
+    return isinstance(saved, Mapping) and _KEY in saved

@@ -1,0 +1,186 @@
+"""Packed files in a bucket, served by versitygw: what the files in a folder give, once each, over any network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real import PATIENCE, digest, draw
+from s3 import Proxy, Server, World, images, pack
+
+import larder
+
+HEAD = 64 << 10  # bytes of the first file that are read once more, for its fields
+TARS = "wds:s3://packed/sets/part-{000..003}.tar"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Server]:
+    pytest.importorskip("PIL.Image", reason="Pillow draws the images")
+    pack(draw(tmp_path / "images", 5, 24), tmp_path / "buckets" / "packed" / "sets", 4)
+    server = Server(tmp_path / "buckets")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    w = World(tmp_path, monkeypatch)
+    yield w
+    for d in w.live:
+        d.stop()
+
+
+def cost(daemon: Any) -> dict[str, Any]:
+    """What the bucket has cost."""
+    (c,) = json.loads(daemon.cli("stats", "-o", "json").stdout)["stores"]
+    return {k: v if k in ("name", "money") else int(v) for k, v in c.items()}
+
+
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_tars_of_a_bucket_give_what_the_folder_gives(bucket, world):
+    d = world.daemon(bucket.url, price_get="0.4", price_list="5", hedge="0")
+    sets = bucket.folder / "packed" / "sets"
+    want = images(f"wds:{sets}")
+    assert len(want) == 120
+    d.cli("dataset", "add", TARS)
+    index = cost(d)
+    assert 8 <= index["reads"] <= 16 and index["lists"] == 0  # four tars: each is asked for, and read in large blocks
+    assert index["bytes"] <= sum(f.stat().st_size for f in sets.iterdir()) + HEAD
+    assert images(TARS) == want
+    epoch = cost(d)
+    stored = sum(len(p.read_bytes()) for p in (world.folder / "images").rglob("*.*"))
+    assert epoch["reads"] - index["reads"] == 120
+    assert stored <= epoch["bytes"] - index["bytes"] <= 1.02 * stored
+    assert epoch["money"] == pytest.approx(epoch["reads"] * 0.4e-3)
+    for uri in (
+        "wds:s3://packed/sets/",
+        "wds:s3://packed/sets/part-{000..001}.tar::s3://packed/sets/part-{002..003}.tar",
+    ):
+        assert images(uri) == want
+    assert cost(d)["lists"] == 1
+    assert "120" in d.cli("dataset", "inspect", TARS).stdout
+
+
+ANSWERS = {
+    "refused": {1: 503, 2: 500, 3: 429},
+    "cut": {1: "cut", 5: "cut", 20: "stall"},
+    "wrong lengths": {2: "short"},
+    "late": {9: "late"},
+    "expired": {4: "expired"},
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_two_jobs_get_everything_once_over_a_bad_network(what, bucket, world):
+    proxy = Proxy(bucket, lambda n: ANSWERS[what].get(n % 29))
+    try:
+        hedge = "0.05" if what == "late" else "0"  # a second request takes the place of a repeat
+        d = world.daemon(proxy.url, timeout="700ms" if what == "cut" else "5s", hedge=hedge)
+        want = images(f"wds:{bucket.folder}/packed/sets")
+        loaders = [larder.Loader(TARS, batch_size=8, job=f"job{i}", seed=i, epochs=1, prefetch=1) for i in range(2)]
+        for loader in loaders:
+            assert sorted(each(loader)) == sorted(want)
+            loader.close()
+        spent = cost(d)
+        assert proxy.spoilt > 5 and spent["errors"] == 0
+        assert what == "late" or spent["retries"] > 5
+    finally:
+        proxy.close()
+
+
+def each(loader: Any) -> Iterator[tuple[int, str]]:
+    """Label and digest of every sample."""
+    for batch, labels in loader:
+        yield from ((int(x), digest(i)) for i, x in zip(batch, labels, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world):
+    state: dict[str, Any] = {"how": None}
+    proxy = Proxy(bucket, lambda n: state["how"])
+    sets = bucket.folder / "packed" / "sets"
+    want = set(images_of_folder(world, bucket, sets))
+    try:
+        world.daemon(proxy.url, retry_for="1s")
+        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise")
+        state["how"] = "expired for good"
+        with pytest.raises(larder.Error, match="credentials have expired"):
+            list(each(loader))
+        loader.close()
+        state["how"] = 500
+        with pytest.raises(larder.Error, match=r"answers 500|part-00"):
+            larder.Loader("wds:s3://packed/sets", batch_size=4, timeout=PATIENCE)
+        state["how"] = None
+        world.daemon(proxy.url)
+        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=2, on_error="raise")
+        seen = each(loader)
+        got = [next(seen)]
+        for part in sets.iterdir():  # the same length, other bytes
+            body = bytearray(part.read_bytes())
+            body[600:700] = bytes(100)
+            part.write_bytes(body)
+        with pytest.raises(larder.Error, match=r"written again|changed"):
+            got += list(seen)
+        assert set(got) <= want
+        loader.close()
+    finally:
+        proxy.close()
+
+
+def images_of_folder(world: World, bucket: Server, sets: Path) -> list[tuple[int, str]]:
+    """What the tars of the folder give."""
+    world.daemon(bucket.url)
+    return images(f"wds:{sets}")
+
+
+JOB = """
+import sys, larder
+steps = [{"name": "Resize", "args": {"size": [24, 24]}}]
+loader = larder.Loader(sys.argv[1], batch_size=8, job=sys.argv[2], seed=int(sys.argv[2][3:]), epochs=3,
+    transform=steps)
+for epoch in range(3):
+    print(sum(len(labels) for images, labels in loader))
+loader.close()
+"""
+
+
+@pytest.mark.audit("--whole")
+def test_four_jobs_on_more_than_memory_holds(bucket, world, tmp_path):
+    """Tiers of an eighth of the dataset: every job has every sample of every epoch."""
+    d = world.daemon(bucket.url, hedge="0", config={"tiers": {"encoded": "40KiB", "decoded": "0"}})
+    command = [sys.executable, "-c", JOB, TARS]
+    jobs = [
+        subprocess.Popen([*command, f"job{n}"], stdout=subprocess.PIPE, text=True, env=world.clients())
+        for n in range(4)
+    ]
+    for job in jobs:
+        out, _ = job.communicate(timeout=PATIENCE)
+        assert job.returncode == 0 and out.split() == ["120"] * 3
+    stored = sum(len(p.read_bytes()) for p in (tmp_path / "images").rglob("*.*"))
+    spent, reads = cost(d), 12 * 120
+    assert spent["errors"] == 0 and 120 <= spent["reads"] - 8 <= reads + 8
+    packed = sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
+    assert spent["bytes"] <= 12 * stored + packed + HEAD
+
+
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_a_disk_tier_that_holds_all_reads_each_byte_once(bucket, world, tmp_path):
+    tiers = {"total": "64MiB", "encoded": "0", "decoded": "0", "augmented": "0"}
+    disk = {"dir": str(tmp_path / "disk"), "size": "64MiB"}
+    d = world.daemon(bucket.url, hedge="0", config={"tiers": {**tiers, "disk": disk}})
+    loader = larder.Loader(TARS, batch_size=8, seed=1, epochs=3)
+    first = sorted(each(loader))
+    spent = cost(d)
+    assert sorted(each(loader)) == first and sorted(each(loader)) == first
+    loader.close()
+    stored = sum(len(p.read_bytes()) for p in (tmp_path / "images").rglob("*.*"))
+    packed = sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
+    assert len(first) == 120 and spent["bytes"] <= 1.02 * stored + packed + HEAD
+    assert cost(d)["bytes"] == spent["bytes"]

@@ -1,0 +1,391 @@
+"""Samplers and batch samplers of the script on the real daemon: torch's batches, what is refused, what survives."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+
+import numpy as np
+import pytest
+from real import PATIENCE
+from test_e2e_python import Items, item, same
+
+import larder
+
+torch = pytest.importorskip("torch")
+data = torch.utils.data
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::larder.{w}")
+    for w in ("NotSharedWarning", "KeptBatchesWarning", "NativeWarning", "WorkerWarning")
+]
+
+
+@pytest.fixture
+def loader_of(server):
+    """Makes torch-like loaders on the shared daemon."""
+    from larder.torch import DataLoader
+
+    with contextlib.ExitStack() as stack:
+
+        def make(dataset, **kw):
+            kw.setdefault("endpoint", server.socket)
+            kw.setdefault("timeout", PATIENCE)
+            return stack.enter_context(DataLoader(dataset, **kw))
+
+        yield make
+
+
+def copied(batch):
+    """A batch in memory of its own."""
+    if isinstance(batch, torch.Tensor):
+        return batch.clone()
+    if isinstance(batch, dict):
+        return {k: copied(v) for k, v in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(copied, batch))
+    return type(batch)(map(copied, batch)) if isinstance(batch, (list, tuple)) else batch
+
+
+def epochs(loader, n):
+    return [[copied(b) for b in loader] for _ in range(n)]
+
+
+# ---- the same batches as torch's
+
+
+class Picks(data.Sampler):
+    """A sampler of a script: any indices, other ones in each epoch, from the global random state."""
+
+    def __init__(self, n, most):
+        self.n, self.most = n, most
+
+    def __iter__(self):
+        for _ in range(int(torch.randint(self.most, ()))):
+            yield int(torch.randint(self.n, ()))
+
+    def __len__(self):
+        return self.most
+
+
+class Sizes:
+    """A batch sampler of batches of unlike sizes, the largest first."""
+
+    def __init__(self, n, size):
+        self.n, self.size = n, size
+
+    def __iter__(self):
+        yield torch.randint(self.n, (self.size,)).tolist()
+        for _ in range(int(torch.randint(5, ()))):
+            yield torch.randint(self.n, (1 + int(torch.randint(self.size, ())),)).tolist()
+
+    def __len__(self):
+        return 5
+
+
+def how(r, n):
+    """Arguments that say which samples come, made anew for each loader."""
+    size, drop, kind = r.randint(1, 6), r.random() < 0.3, r.randrange(7)
+    weights, seed = [r.random() for _ in range(n)], r.randrange(1000)
+    some = [r.randrange(n) for _ in range(r.randrange(1, 30))]
+    batches = data.BatchSampler(data.WeightedRandomSampler(weights, 3 * n), size, drop)
+    return [
+        lambda: {"sampler": data.WeightedRandomSampler(weights, 2 * n), "batch_size": size, "drop_last": drop},
+        lambda: {
+            "sampler": data.WeightedRandomSampler(weights, n, generator=torch.Generator().manual_seed(seed)),
+            "batch_size": size,
+        },
+        lambda: {"sampler": data.RandomSampler(range(n), replacement=True, num_samples=17), "batch_size": size},
+        lambda: {"sampler": data.SubsetRandomSampler([*some, some[0]]), "batch_size": size, "drop_last": drop},
+        lambda: {"sampler": Picks(n, 20), "batch_size": size, "generator": torch.Generator().manual_seed(seed)},
+        lambda: {"batch_sampler": Sizes(n, size)},
+        lambda: {"batch_sampler": batches},
+    ][kind]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samplers_give_torchs_batches(loader_of, workers):
+    """Generated datasets under generated samplers, three epochs, from one state of torch's random numbers."""
+    for seed in range(10 if workers else 20):
+        r = random.Random(100 * workers + seed)
+        items = Items(r.randint(1, 25), item(r, torch))
+        arguments = how(r, len(items))
+        torch.manual_seed(seed)
+        theirs = data.DataLoader(items, **arguments())
+        want, length = epochs(theirs, 3), len(theirs)
+        torch.manual_seed(seed)
+        ours = loader_of(items, num_workers=workers, **arguments())
+        got = epochs(ours, 3)
+        assert len(ours) == length and [len(e) for e in got] == [len(e) for e in want], seed
+        for a, b in zip(got, want, strict=True):
+            for x, y in zip(a, b, strict=True):
+                same(torch, x, y)
+        ours.close()
+
+
+def test_single_samples_and_collate_fn(loader_of):
+    sampler = [4, 4, 0, 9]
+    assert list(loader_of(list(range(10)), sampler=sampler, batch_size=None)) == sampler
+    tensors = loader_of(list(range(10)), sampler=[torch.tensor(3), np.int32(2)], batch_size=2)
+    assert [b.tolist() for b in tensors] == [[3, 2]], "the dataset is given ints"
+    joined = loader_of([str(i) for i in range(10)], sampler=sampler, batch_size=3, collate_fn="".join)
+    assert [list(joined), list(joined), len(joined)] == [["440", "9"], ["440", "9"], 2]
+
+
+def test_samplers_number_the_samples_of_a_part(loader_of):
+    part = data.Subset(list(range(100, 160)), [50, 3, 3, 20])
+    other = data.Subset(list(range(100, 160)), [50, 3, 7, 20])
+    for dataset in (part, other):
+        sampler = [3, 0, 0, 2, 1]
+        want = [b.tolist() for b in data.DataLoader(dataset, sampler=sampler, batch_size=2)]
+        assert [b.tolist() for b in loader_of(dataset, sampler=sampler, batch_size=2)] == want
+
+
+def test_folders_take_samplers(real, small):
+    ids = [5, 5, 70, 0, 5, 33]
+    crop = [larder.ops.RandomResizedCrop(16)]
+    one = real(f"imagefolder:{small}", batch_size=4, sampler=ids, return_index=True, transform=crop)
+    for _ in range(2):
+        images, index = [], []
+        for x, _, i in one:
+            images += [a.copy() for a in x]
+            index += i.tolist()
+        assert index == ids and len(one) == 2
+        assert not np.array_equal(images[0], images[1]), "each pick has random parameters of its own"
+    assert one.promise.startswith("given") and one.num_samples == 72
+    resized = [larder.ops.Resize([8, 8])]
+    batches = [[1], [2, 2, 2], [3, 4]]
+    several = real(f"imagefolder:{small}", batch_sampler=batches, return_index=True, transform=resized)
+    assert [i.tolist() for _, _, i in several] == batches
+
+
+def test_a_sampler_shares_what_is_cached(loader_of, tmp_path):
+    class Counted:
+        def __len__(self):
+            return 30
+
+        def __getitem__(self, i):
+            with open(tmp_path / "calls", "ab", buffering=0) as f:
+                f.write(b"x")
+            return np.full(20, i)
+
+    whole = loader_of(Counted(), batch_size=5, shuffle=True, name="counted", cache="items", num_workers=1)
+    assert sum(len(b) for b in whole) == 30
+    made = (tmp_path / "calls").stat().st_size
+    picked = loader_of(Counted(), batch_size=4, sampler=[7, 7, 8, 29], name="counted", cache="items", num_workers=1)
+    (tmp_path / "calls").unlink()  # with what it looked at
+    assert [b[:, 0].tolist() for b in picked] == [[7, 7, 8, 29]]
+    looks = (tmp_path / "calls").stat().st_size if (tmp_path / "calls").exists() else 0
+    assert looks <= made - 30, "it only looked at some items: those that it got were there"
+
+
+def test_each_process_of_a_run_has_a_sampler_of_its_own(loader_of, monkeypatch):
+    got, names = [], []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("MASTER_ADDR", "here")
+        monkeypatch.setenv("MASTER_PORT", "1")
+        loader = loader_of(list(range(10)), sampler=[rank, rank + 5], batch_size=2, job="run")
+        got += [b.tolist() for b in loader]
+        names.append(loader.loader.job)
+    assert got == [[0, 5], [1, 6]] and names == ["run/rank0", "run/rank1"]
+
+
+# ---- what is refused
+
+
+def test_what_a_sampler_cannot_say(loader_of, real, small):
+    ten = list(range(10))
+    cases = (
+        ({"sampler": [0, 10]}, "index 10 in batch 1; the dataset has 10 samples"),
+        ({"sampler": [0, 1, -1], "batch_size": 2}, "index -1 in batch 1"),
+        ({"sampler": ["a"]}, r"gave \['a'\], which are no indices"),
+        ({"sampler": [0.5]}, "which are no indices"),
+        ({"batch_sampler": [[1], []]}, "batch 1 of the batch_sampler has 0 samples; a batch has 1 to 1"),
+        ({"batch_sampler": ([i] * n for i, n in ((1, 2), (2, 3)))}, "batch 1 .*has 3 samples; a batch has 1 to 2"),
+        ({"batch_sampler": [3, 4]}, "batch_sampler gives lists of them"),
+    )
+    for kw, words in cases:
+        with pytest.raises((larder.InvalidError, TypeError), match=f"{words}|has no len|not iterable"):
+            list(loader_of(ten, **kw))
+    for kw, words in (
+        ({"sampler": 5, "batch_size": 2}, "sampler must be an iterable"),
+        ({"sampler": ten, "batch_size": 2, "shuffle": True}, "shuffle=True cannot be given beside it"),
+        ({"sampler": ten, "batch_size": 2, "subset": "id < 3"}, "subset="),
+        ({"sampler": ten, "batch_size": 2, "share": "augmented"}, "share='augmented'"),
+        ({"sampler": ten, "batch_size": 2, "on_error": "substitute"}, "on_error='substitute'"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, "batch_size=2 cannot"),
+        ({"batch_sampler": [[1]], "drop_last": True}, "drop_last=True cannot"),
+    ):
+        with pytest.raises(larder.InvalidError, match=words):
+            real(f"imagefolder:{small}", **kw)
+    with pytest.raises(TypeError, match="batch_size"):
+        real(f"imagefolder:{small}", sampler=ten)
+
+
+def test_a_sampler_that_fails_ends_its_epoch_alone(loader_of):
+    def broken():
+        yield from range(9)
+        raise KeyError("the sampler's own")
+
+    class Sampler:
+        def __init__(self):
+            self.passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return broken() if self.passes == 1 else iter(range(9))
+
+    loader = loader_of(list(range(10)), sampler=Sampler(), batch_size=1)
+    with pytest.raises(KeyError, match="own"):
+        list(loader)
+    assert torch.cat(list(loader)).tolist() == list(range(9))
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+def test_a_sampler_is_asked_a_bounded_number_of_batches_ahead(loader_of):
+    asked = []
+
+    class Sampler:
+        def __iter__(self):
+            for i in range(200):
+                asked.append(i)
+                yield i % 10
+
+    for n, batch in enumerate(loader_of(list(range(10)), sampler=Sampler(), batch_size=2)):
+        assert batch.tolist() == [2 * n % 10, (2 * n + 1) % 10]
+        assert len(asked) <= 2 * (n + 8), "the ring has four slots"
+
+
+# ---- what survives
+
+
+def test_states_of_samplers(loader_of):
+    def sampler():
+        return data.WeightedRandomSampler([1.0] * 20, 35, generator=torch.Generator().manual_seed(4))
+
+    def make(**kw):
+        return loader_of(list(range(20)), batch_size=4, sampler=sampler(), **kw)
+
+    want = epochs(make(), 2)
+    first = make()
+    it = iter(first)
+    head = [next(it).tolist() for _ in range(3)]
+    state = first.state_dict()
+    first.close()
+    second = make()
+    second.load_state_dict(state)
+    assert second.state_dict() == state and second.loader.step == 3
+    tail = [b.tolist() for b in second]
+    assert head + tail == [b.tolist() for b in want[0]] and len(second) == 9
+    assert second.state_dict() == {"larder_stream": 1, "epoch": 1, "step": 0}
+    assert [b.tolist() for b in second] == [b.tolist() for b in want[1]], "its generator went on"
+    plain = loader_of(list(range(20)), batch_size=4)
+    with pytest.raises(larder.InvalidError, match="give this loader the sampler, too"):
+        plain.load_state_dict(state)
+    for bad in (plain.state_dict(), {}, {"larder_stream": 1, "epoch": -1, "step": 0}, {**state, "step": "3"}):
+        with pytest.raises(larder.InvalidError, match="not one of a loader with a sampler"):
+            second.load_state_dict(bad)
+
+
+@pytest.mark.parametrize("politely", [False, True])
+def test_daemons_die_and_streams_go_on(lives, politely):
+    """A daemon is killed, or stopped, in the midst of each of three epochs: the batches are those of the sampler."""
+    daemon = lives()
+    rng = random.Random(5)
+    passes = [[rng.randrange(40) for _ in range(90)] for _ in range(3)]
+    coming = iter(passes)
+
+    class Sampler:
+        def __iter__(self):
+            return iter(next(coming))
+
+        def __len__(self):
+            return 90
+
+    with larder.Loader(
+        [np.full(9, i) for i in range(40)], sampler=Sampler(), batch_size=4, endpoint=daemon.socket, timeout=PATIENCE,
+        num_workers=1, name="numbers", return_index=True,
+    ) as loader:  # fmt: skip
+        for epoch in range(3):
+            got, at = [], rng.randrange(1, 23)
+            for n, (values, index) in enumerate(loader):
+                assert values[:, 3].tolist() == index.tolist()
+                got += index.tolist()
+                del values, index
+                if n == at:
+                    daemon.restart(politely)
+            assert got == passes[epoch]
+
+
+def test_two_streams_and_an_order_side_by_side(real, small):
+    """Two samplers and a shuffled job at once: each gets exactly its own."""
+    failed, rng = [], random.Random(3)
+    passes = [[rng.randrange(72) for _ in range(100)] for _ in range(2)]
+
+    def train(**kw):
+        try:
+            loader = real(
+                f"imagefolder:{small}", batch_size=5, return_index=True, transform=[larder.ops.Resize([16, 16])], **kw
+            )
+            want = list(kw.get("sampler") or range(72))
+            for _ in range(3):
+                got = [i for _, _, index in loader for i in index.tolist()]
+                assert (got if "sampler" in kw else sorted(got)) == want
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=train, kwargs=kw) for kw in (
+        {"sampler": passes[0]}, {"sampler": passes[1]}, {"shuffle": True})]  # fmt: skip
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+
+
+# ---- epochs that begin on request
+
+
+class Changing:
+    """A dataset whose items the script changes between epochs."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, i):
+        return 1000 * self.epoch + i
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("given", [False, True])
+def test_what_a_script_changes_between_epochs_is_in_the_first_batch(loader_of, workers, given):
+    """With persistent_workers=False, as in torch, an epoch has the dataset as it is when the epoch begins."""
+    found = []
+    for make in (data.DataLoader, loader_of):
+        dataset = Changing()
+        kw = {"sampler": [3, 3, 22, 1, 0, 5, 9]} if given else {}
+        loader = make(dataset, batch_size=2, num_workers=workers, **kw)
+        seen = []
+        for epoch in range(4):
+            dataset.epoch = epoch
+            seen.append([b.tolist() for b in loader])
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+def test_an_epoch_left_early_does_not_give_the_next_one_old_items(loader_of):
+    dataset = Changing()
+    loader = loader_of(dataset, batch_size=2, num_workers=1, shuffle=True)
+    for epoch in range(4):
+        dataset.epoch = epoch
+        for n, batch in enumerate(loader):
+            assert all(x // 1000 == epoch for x in batch.tolist())
+            if n == 3:
+                break

@@ -1,0 +1,134 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"larder/internal/spool"
+	"larder/internal/spool/spooltest"
+)
+
+func TestSpool(t *testing.T) {
+	spooltest.Run(t, func(t *testing.T) spool.Spool { return openAt(t, Config{Dir: t.TempDir(), Size: 16 << 20}) })
+	t.Run("without room", func(t *testing.T) {
+		spooltest.Run(t, func(t *testing.T) spool.Spool { return openAt(t, Config{Dir: t.TempDir()}) })
+	})
+}
+
+// TestBlocksStay: a block is made once for all runs.
+func TestBlocksStay(t *testing.T) {
+	dir, made := t.TempDir(), 0
+	for range 3 {
+		s := openAt(t, Config{Dir: dir, Size: 64 << 20})
+		for range 2 {
+			for i := range 100 { // more than stay open
+				key := fmt.Sprint("block ", i)
+				b, err := s.For("a").Block(context.Background(), key, func(ctx context.Context, w spool.Writer) error {
+					made++
+					return recordsOf(key)(ctx, w)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				spooltest.Check(t, b, spooltest.Records(key, 300))
+				_ = b.Close()
+			}
+		}
+		if st := s.Stats(); st.Blocks != 100 || diskUse(t, dir) > st.Used {
+			t.Errorf("%d bytes, %+v", diskUse(t, dir), st)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made != 100 {
+		t.Errorf("100 blocks were made %d times", made)
+	}
+}
+
+// TestBlocksBeyondTheSize: what does not fit is made again, is right, and never exceeds the size.
+func TestBlocksBeyondTheSize(t *testing.T) {
+	const size = 4 << 20
+	dir := t.TempDir()
+	s := openAt(t, Config{Dir: dir, Size: size, Memory: 1 << 20})
+	var held []spool.Reader
+	for round := range 2 {
+		for i := range 40 {
+			key := fmt.Sprint(i)
+			b, err := s.Block(context.Background(), key, recordsOf(key))
+			if err != nil {
+				t.Fatal(err)
+			}
+			spooltest.Check(t, b, spooltest.Records(key, 300))
+			if held = append(held, b); len(held) > 3 {
+				_ = held[0].Close()
+				held = held[1:]
+			}
+			if n := diskUse(t, dir); n > size {
+				t.Fatalf("round %d: the files take %d bytes of %d", round, n, size)
+			}
+		}
+	}
+	for _, b := range held {
+		_ = b.Close()
+		_ = b.Close() // does nothing
+	}
+	large := func(n int) spool.Make {
+		return func(_ context.Context, w spool.Writer) error {
+			for range n {
+				if err := w.Add(make([]byte, 64<<10)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	b, err := s.Block(context.Background(), "larger than the memory", large(32))
+	if err != nil || b.Len() != 32 {
+		t.Fatal(b, err)
+	}
+	_ = b.Close()
+	if _, err = s.Block(context.Background(), "larger than the disk", large(100)); !errors.Is(err, spool.ErrFull) {
+		t.Errorf("a block larger than the tier: %v", err)
+	}
+	if n := diskUse(t, dir); n > size {
+		t.Errorf("the files take %d bytes of %d", n, size)
+	}
+}
+
+// TestLostBlock: a reader of a block that left reads on, and one of a damaged block gets ErrLost, then a new one.
+func TestLostBlock(t *testing.T) {
+	dir := t.TempDir()
+	s := openAt(t, Config{Dir: dir, Size: 16 << 20})
+	b, err := s.Block(context.Background(), "a", recordsOf("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := must(realFiles{dir}.list())
+	for _, name := range names(list) {
+		if _, isBlock, ok := ours(name); ok && isBlock {
+			f := must(realFiles{dir}.open(name, 2))
+			if err := errors.Join(f.truncate(100), f.close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, err = b.Record(nil, b.Len()-1)
+	for i := b.Len() - 2; err == nil && i >= 0; i-- { // empty records may be whole
+		_, err = b.Record(nil, i)
+	}
+	if !errors.Is(err, spool.ErrLost) {
+		t.Errorf("a damaged block: %v", err)
+	}
+	again, err := s.Block(context.Background(), "a", recordsOf("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spooltest.Check(t, again, spooltest.Records("a", 300))
+	_, _ = again.Close(), b.Close()
+	if st := s.Stats(); diskUse(t, dir) > st.Used || st.Blocks != 1 || st.Damaged == 0 {
+		t.Errorf("%d bytes, %+v", diskUse(t, dir), st)
+	}
+}

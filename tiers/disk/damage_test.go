@@ -1,0 +1,157 @@
+package disk
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"larder/internal/spool/spooltest"
+	"larder/internal/xrand"
+)
+
+// TestDamage flips bytes of every kind, cuts files and swaps them: an entry is a miss or what was put, and a block too.
+func TestDamage(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		closed bool // the writer has ended, so that the file has an index
+		harm   func(r *xrand.Rand, b []byte) []byte
+	}{
+		{"a flipped bit", true, flip}, {"a flipped bit without an index", false, flip},
+		{"a flipped bit of the beginning", true, func(r *xrand.Rand, b []byte) []byte {
+			b[r.IntN(min(len(b), 200))] ^= 1 << r.IntN(8)
+			return b
+		}},
+		{"a flipped bit of the end", true, func(r *xrand.Rand, b []byte) []byte {
+			b[len(b)-1-r.IntN(min(len(b), 200))] ^= 1 << r.IntN(8)
+			return b
+		}},
+		{"a cut file", true, func(r *xrand.Rand, b []byte) []byte { return b[:r.IntN(len(b))] }},
+		{"a cut file without an index", false, func(r *xrand.Rand, b []byte) []byte { return b[:r.IntN(len(b))] }},
+		{"pages of zeros", true, func(r *xrand.Rand, b []byte) []byte {
+			at := r.IntN(len(b))
+			clear(b[at:min(len(b), at+4096)])
+			return b
+		}},
+		{"pages of zeros without an index", false, func(r *xrand.Rand, b []byte) []byte {
+			clear(b[r.IntN(len(b)):])
+			return b
+		}},
+		{"a piece twice", true, func(r *xrand.Rand, b []byte) []byte {
+			n := r.IntN(len(b) / 2)
+			copy(b[r.IntN(len(b)-n):], b[r.IntN(len(b)-n):][:n])
+			return b
+		}},
+		{"more at the end", true, func(_ *xrand.Rand, b []byte) []byte { return append(b, b...) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := range uint64(6) {
+				harmed(t, xrand.New(seed, 4), c.closed, c.harm)
+			}
+		})
+	}
+}
+
+func flip(r *xrand.Rand, b []byte) []byte {
+	b[r.IntN(len(b))] ^= 1 << r.IntN(8)
+	return b
+}
+
+func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b []byte) []byte) {
+	from, to := t.TempDir(), t.TempDir()
+	s := openAt(t, Config{Dir: from, Size: 8 << 20})
+	put(s, "a", 0, 60)
+	b, err := s.Block(context.Background(), "block", recordsOf("block"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = b.Close()
+	if closed {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := filepath.Glob(from + "/larder-*")
+	if err != nil || len(list) < 2 {
+		t.Fatal(list, err)
+	}
+	for _, path := range list {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, filepath.Base(path)), harm(r, content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // what was repaired is opened once more
+		again := openAt(t, Config{Dir: to, Size: 8 << 20})
+		countHits(t, again, "a", 0, 60)
+		if b, err = again.Block(context.Background(), "block", recordsOf("block")); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range spooltest.Records("block", 300) {
+			if got, err := b.Record(nil, i); err == nil && string(got) != string(want) {
+				t.Fatalf("record %d has other bytes than were added", i)
+			}
+		}
+		_ = b.Close()
+		put(again, "a", 0, 60) // what was lost comes back
+		if n := countHits(t, again, "a", 0, 60); n != 60 {
+			t.Errorf("%d of 60 entries are there after they were put again", n)
+		}
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// FuzzFiles: whatever is in the files, a start ends, and nothing that was not put is found.
+func FuzzFiles(f *testing.F) {
+	dir := f.TempDir()
+	s := openAt(f, Config{Dir: dir, Size: 8 << 20})
+	put(s, "a", 0, 5)
+	b, err := s.Block(context.Background(), "block", recordsOf("block"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	_ = b.Close()
+	for _, closed := range []bool{false, true} {
+		if closed {
+			if err := s.Close(); err != nil {
+				f.Fatal(err)
+			}
+		}
+		list, err := filepath.Glob(dir + "/larder-*")
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, path := range list {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(content, strings.HasSuffix(path, blockEnd))
+		}
+	}
+	f.Fuzz(func(t *testing.T, content []byte, isBlock bool) {
+		dir, name := t.TempDir(), segmentName(7)
+		if isBlock {
+			name = blockName(7)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := openAt(t, Config{Dir: dir, Size: 8 << 20})
+		countHits(t, s, "a", 0, 5)
+		b, err := s.Block(context.Background(), "block", recordsOf("block"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Len() {
+			_, _ = b.Record(nil, i) // an error or bytes with their checksum
+		}
+		_ = b.Close()
+	})
+}

@@ -1,0 +1,328 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/errs"
+	"larder/internal/spool"
+)
+
+// Config says where a Store is and how large it may be.
+type Config struct {
+	Dir  string
+	Size int64 // bytes on the disk, never more
+	// Need says how many live jobs read a group. It is called with locks held, so it must not call the Store. nil = 1.
+	Need   func(group string) int
+	Log    *slog.Logger
+	Queue  int64 // bytes of entries that wait to be written; what comes beyond is left out; 0 = 64 MiB
+	Memory int64 // bytes of blocks that the disk does not take; 0 = 64 MiB
+
+	now   func() time.Time // tests only, like what follows
+	files files
+	look  time.Duration // between two looks of a guest
+}
+
+// Store is the tier. Safe for concurrent use.
+type Store struct {
+	cfg    Config
+	files  files
+	log    *slog.Logger
+	memory *spool.Memory // blocks that the disk does not take
+	single spool.Single  // blocks that are being made
+	heads  sync.Pool     // of *scratch
+	done   sync.WaitGroup
+	ending chan struct{}
+	evict  sync.Mutex // one makes room at a time; it is taken before mu
+
+	mu   sync.Mutex
+	wake sync.Cond // the queue changed, or the store closes
+	held state
+}
+
+// state is what mu guards.
+type state struct {
+	phase  phase
+	why    string // of a phase that is not owner
+	lock   file
+	fault  fault
+	closed bool
+	counts Stats
+
+	size, used int64
+	clock      uint64
+	next       uint32
+	index      map[uint64]place
+	segments   map[uint32]*segment
+	filling    map[string]*segment // by group
+	groups     map[string]*group
+	blocks     map[string]*block // by key
+	idle       []*block          // that are open without a reader, longest first
+
+	queue   []*item
+	pending map[uint64]*item // by hash of the key
+	queued  int64            // bytes
+}
+
+// place is where an entry lies.
+type place struct{ segment, off, size uint32 }
+
+// group is a dataset.
+type group struct {
+	name         string
+	reads        uint64    // by which a segment becomes stale
+	refusedUntil time.Time // entries of it are refused without a look
+}
+
+// segment is a file of entries of one group.
+type segment struct {
+	id     uint32
+	name   string
+	group  *group
+	file   file
+	len    int64 // of its head and entries
+	room   int64 // counted against the size
+	hashes []uint64
+	refs   int    // who reads or writes it
+	used   uint64 // the clock at its last use
+	found  uint64 // group.reads at the last read that found an entry in it
+	stage  stage
+}
+
+// stage is what a file is going through. Files only go forward.
+type stage uint8
+
+const (
+	filling  stage = iota // its writer appends to it
+	finished              // it does not change any more
+	leaving               // it is in no index, and is being removed
+)
+
+// item is an entry that waits to be written.
+type item struct {
+	hash  uint64
+	group string
+	key   []byte
+	data  []byte
+}
+
+type scratch struct {
+	buf   []byte
+	want  []byte
+	parts [2][]byte
+}
+
+const fixedRoom = 2 * page // of the directory and the lock
+
+// Open opens the directory, and makes it where it is missing. A directory that cannot be used is no error: the Store
+// then holds nothing, and Stats says why. Close it. Errors: CONFIG_INVALID for a size below 0 or no directory.
+func Open(cfg Config) (*Store, error) {
+	if cfg.Size < 0 || cfg.Dir == "" {
+		return nil, errs.New(errs.ConfigInvalid, "tiers.disk", "name a directory, and a size such as 200GiB",
+			"the disk tier cannot have %d bytes in %q", cfg.Size, cfg.Dir)
+	}
+	if cfg.Queue <= 0 {
+		cfg.Queue = 64 << 20
+	}
+	if cfg.Memory <= 0 {
+		cfg.Memory = 64 << 20
+	}
+	if cfg.now == nil {
+		cfg.now = time.Now
+	}
+	if cfg.look <= 0 {
+		cfg.look = 2 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Need == nil {
+		cfg.Need = func(string) int { return 1 }
+	}
+	s := &Store{cfg: cfg, files: cfg.files, log: cfg.Log, memory: spool.NewMemory(cfg.Memory),
+		ending: make(chan struct{})}
+	if s.files == nil {
+		s.files = realFiles{cfg.Dir}
+	}
+	s.wake.L = &s.mu
+	s.heads.New = func() any { return new(scratch) }
+	s.forget()
+	s.held.size, s.held.pending = cfg.Size, map[uint64]*item{}
+	s.begin()
+	s.done.Go(s.write)
+	return s, nil
+}
+
+// forget empties all that is known of the directory.
+func (s *Store) forget() {
+	h := &s.held
+	h.used = fixedRoom
+	h.index, h.segments, h.filling = map[uint64]place{}, map[uint32]*segment{}, map[string]*segment{}
+	h.groups, h.blocks = map[string]*group{}, map[string]*block{}
+}
+
+// groupOf returns what is known of a group; mu is held.
+func (h *state) groupOf(name string) *group {
+	g := h.groups[name]
+	if g == nil {
+		g = &group{name: name}
+		h.groups[name] = g
+	}
+	return g
+}
+
+// Get fills buf, which has the key's size, with the bytes of an entry, and reports whether it could: they are what was
+// put. group is whom the read is for.
+func (s *Store) Get(group string, k Key, buf []byte) bool {
+	if int64(len(buf)) != k.Size {
+		return false
+	}
+	x := s.heads.Get().(*scratch)
+	defer s.heads.Put(x)
+	x.buf = k.append(append(x.buf[:0], make([]byte, entryHead)...))
+	key := x.buf[entryHead:]
+	hash := xxhash.Sum64(key)
+
+	s.mu.Lock()
+	h := &s.held
+	h.groupOf(group).reads++
+	if p := h.pending[hash]; p != nil && bytes.Equal(p.key, key) {
+		h.counts.Hits++
+		h.counts.HitBytes += uint64(len(buf))
+		s.mu.Unlock()
+		copy(buf, p.data)
+		return true
+	}
+	at, ok := h.index[hash]
+	seg := h.segments[at.segment]
+	if !ok || seg == nil || int64(at.size) != k.Size || h.fault.readsRest(s.cfg.now()) {
+		h.counts.Misses++
+		s.mu.Unlock()
+		return false
+	}
+	seg.refs++
+	s.mu.Unlock()
+
+	x.parts = [2][]byte{x.buf, buf}
+	x.want = append(x.want[:0], key...) // the read overwrites it
+	err := seg.file.readv(x.parts[:], int64(at.off))
+	x.parts = [2][]byte{}
+	if err == nil && !matches(x.buf, x.want, buf) {
+		err = errTorn
+	}
+	s.read(seg, hash, at, err)
+	return err == nil
+}
+
+// matches reports whether an entry that was read is that of the key, and whole.
+func matches(b, key, payload []byte) bool {
+	h, ok := parseHead(b)
+	return ok && h.key == int64(len(key)) && h.payload == int64(len(payload)) && bytes.Equal(b[entryHead:], key) &&
+		h.valid(b, key) && h.sum == xxhash.Sum64(payload)
+}
+
+// read ends a read of an entry.
+func (s *Store) read(seg *segment, hash uint64, at place, err error) {
+	s.mu.Lock()
+	h := &s.held
+	seg.refs--
+	s.closeLeft(seg)
+	if err == nil {
+		h.clock++
+		seg.used, seg.found = h.clock, seg.group.reads
+		h.counts.Hits++
+		h.counts.HitBytes += uint64(at.size)
+		h.fault.readWorked()
+		s.mu.Unlock()
+		return
+	}
+	h.counts.Misses++
+	if h.index[hash] == at {
+		delete(h.index, hash)
+	}
+	if errors.Is(err, errTorn) {
+		h.counts.Damaged++
+	}
+	s.mu.Unlock()
+	s.failed(reading, seg.name, err)
+}
+
+// Put offers the bytes of an entry, of a group. It copies them, never waits for the disk, and never fails: what there
+// is no room for is left out.
+func (s *Store) Put(group string, k Key, b []byte) {
+	if int64(len(b)) != k.Size || k.Size > maxEntry || len(group) > maxGroup {
+		return
+	}
+	key := k.append(nil)
+	if len(key) > maxKey {
+		return
+	}
+	hash := xxhash.Sum64(key)
+	s.mu.Lock()
+	h := &s.held
+	_, there := h.index[hash]
+	switch {
+	case h.closed || h.phase != owner || there || h.pending[hash] != nil:
+		s.mu.Unlock()
+		return
+	case h.queued+k.Size > s.cfg.Queue || h.fault.writesRest(s.cfg.now()):
+		h.counts.Skipped++
+		s.mu.Unlock()
+		return
+	case s.cfg.now().Before(h.groupOf(group).refusedUntil):
+		h.counts.Refused++
+		s.mu.Unlock()
+		return
+	}
+	h.queued += k.Size
+	it := &item{hash: hash, group: group, key: key}
+	s.mu.Unlock()
+	it.data = bytes.Clone(b) // outside the lock; the room is taken
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.closed || h.pending[hash] != nil {
+		h.queued -= k.Size
+		return
+	}
+	h.pending[hash] = it
+	h.queue = append(h.queue, it)
+	s.wake.Broadcast()
+}
+
+// Flush waits until what was put has been written or left out.
+func (s *Store) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.held.pending) > 0 && !s.held.closed {
+		s.wake.Wait()
+	}
+}
+
+// Resize changes the size. What is beyond it leaves before Resize returns, but for what is being read.
+func (s *Store) Resize(bytes int64) {
+	s.mu.Lock()
+	s.held.size = max(bytes, 0)
+	s.mu.Unlock()
+	s.shrink()
+}
+
+// Close writes what is queued, finishes the segments and ends. Blocks that are open stay readable until they are
+// closed; nothing else may be called after it, but for a second Close.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.held.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.held.closed = true
+	close(s.ending)
+	s.wake.Broadcast()
+	s.mu.Unlock()
+	s.done.Wait()
+	return s.end()
+}
