@@ -52,7 +52,7 @@ var packedHint = map[string]string{
 	"cifar10":  "write cifar10:DIR or cifar10:DIR?split=test",
 	"cifar100": "write cifar100:DIR or cifar100:DIR?split=test",
 	"parquet":  "write parquet:DIR, parquet:DIR/part-{000..009}.parquet, parquet:DIR/*.parquet, or several joined by ::",
-	"hf":       "write hf:DIR, a folder of Dataset.save_to_disk (with ?split=train where it holds several), or .arrow files",
+	"hf":       "write hf:DIR, a folder of Dataset.save_to_disk (?split=train where it holds several), or .arrow files",
 	"tfrecord": "write tfrecord:DIR, tfrecord:DIR/train-{00000..00009}-of-00010, or several joined by ::",
 	"fasta":    "write fasta:FILE.fa, fasta:DIR, or several joined by ::; compress with bgzip, not gzip",
 	"lmdb":     "write lmdb:DIR, the folder of data.mdb, or the file; ?value= says what its values are",
