@@ -22,7 +22,8 @@
 //
 //	bench/py          Python scripts: larder beside PyTorch and its peers. bench.py is `make bench`, with figures.py;
 //	                  tiers.py and tiers_report.py sweep the split of memory, waiting.py fits the model to them;
-//	                  accuracy.py and fair.py train; resize.py, promises.py, handover.py, native.py time one mechanism;
+//	                  accuracy.py and fair.py train; resize.py, packed.py, promises.py, handover.py and native.py time
+//	                  one mechanism each;
 //	                  loaders.py and peer_tensorsocket.py are what the others run; train.py is bench/live's job;
 //	                  peers.py compares with other loaders (peers_env.py builds them, peers_probe.py checks their work)
 //	bench/peers       the program and the pinned versions of each of those loaders

@@ -14,13 +14,13 @@ import (
 func newDataset(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dataset",
-		Short:   "Add, list, inspect, refresh, verify and remove datasets",
+		Short:   "Add, list, look at, index, verify and remove datasets",
 		Example: "  larder dataset ls",
 		Args:    noArgs,
 		RunE:    needSubcommand,
 	}
 	cmd.AddCommand(newDatasetAdd(g), newDatasetLs(g), newDatasetInspect(g), newDatasetRefresh(g), newDatasetRm(g),
-		newDatasetVerify(g))
+		newDatasetVerify(g), newDatasetStats(g), newDatasetIndex(g))
 	return cmd
 }
 
@@ -110,17 +110,32 @@ func oneDataset(t *tabwriter.Writer, d *larderv1.Dataset) {
 
 func newDatasetInspect(g *globals) *cobra.Command {
 	var out outputFlag
-	var subset string
+	var subset, page string
 	var samples uint32
 	cmd := &cobra.Command{
 		Use:   "inspect NAME|URI",
 		Short: "Show a dataset and a few of its samples",
 		Long: `Show a dataset and the first samples of a subset of it; the number of selected samples shows whether a
-subset expression means what it should. The dataset is indexed if it is not known yet.`,
-		Example: `  larder dataset inspect imagefolder:/data/train --subset 'label < 600' --samples 5`,
-		Args:    args("the NAME or URI of a dataset"),
+subset expression means what it should. The dataset is indexed if it is not known yet.
+
+With --html, the command writes a page instead, in its own process: thumbnails of samples spread over the subset with
+label, key and size, the classes, the stored sizes, the samples that cannot be decoded, and those that running jobs have
+quarantined. The page needs no network.`,
+		Example: `  larder dataset inspect imagefolder:/data/train --subset 'label < 600' --samples 5
+  larder dataset inspect imagefolder:/data/train --html train.html`,
+		Args: args("the NAME or URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
+				return err
+			}
+			if page != "" {
+				if !cmd.Flags().Changed("samples") {
+					samples = 0
+				}
+				path, err := g.inspectHTML(cmd.Context(), args[0], page, subset, int(samples))
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), "wrote "+printable(path))
+				}
 				return err
 			}
 			return g.call(cmd.Context(), longCall, func(ctx context.Context, c larderv1.LarderServiceClient) error {
@@ -145,7 +160,8 @@ subset expression means what it should. The dataset is indexed if it is not know
 	}
 	out.register(cmd)
 	cmd.Flags().StringVar(&subset, "subset", "", "subset expression (default: every sample)")
-	cmd.Flags().Uint32Var(&samples, "samples", 3, "samples to show, up to 1000; 0 means 3")
+	cmd.Flags().Uint32Var(&samples, "samples", 3, "samples to show, up to 1000; 0 means 3, with --html 100")
+	cmd.Flags().StringVar(&page, "html", "", "write a page of thumbnails to this file instead")
 	return cmd
 }
 

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,15 +11,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
-	"larder/internal/config"
-	"larder/internal/daemon"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/record"
 	"larder/internal/source"
-	"larder/internal/store"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -42,7 +36,8 @@ type badFile struct {
 	ID     uint64 `json:"id"`
 	Key    string `json:"key"`
 	Path   string `json:"path"`
-	At     *int64 `json:"damaged_at,omitempty"` // byte of the file, as far as the decoder knows
+	Offset int64  `json:"offset"`               // byte of the file at which the sample begins: of packed files
+	At     *int64 `json:"damaged_at,omitempty"` // byte of the sample, as far as the decoder knows
 	Reason string `json:"reason"`
 }
 
@@ -59,9 +54,12 @@ func newDatasetVerify(g *globals) *cobra.Command {
 		Use:   "verify NAME|URI",
 		Short: "Read and decode every sample, and list the bad ones",
 		Long: `Read and decode every sample of a dataset, or --samples of them spread over it. The output lists each sample
-that cannot be read or decoded with its id, its file, the reason, and the byte of the damage where the decoder knows it.
+that cannot be read or decoded with its id, its file, where it begins in a packed file, the reason, and the byte of the
+sample at which the decoder met the damage, where it knows.
 The exit code is 7 if there is one, else 0. JPEG files that libjpeg warns about but decodes are listed apart; --strict
 counts them as bad (prep.on_corrupt).
+
+Of a dataset of records, every record is read; images in its fields are not decoded.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME. Limits are those of the default
 configuration.`,
@@ -138,110 +136,63 @@ type verifier struct {
 	before           func(enc []byte) // for tests, which have no image that panics
 }
 
-// ownStores are for commands that read without a daemon: stores are reached as one would be that LARDER_CONFIG and the
-// environment configure. Close them.
-func ownStores() (*store.Stores, error) {
-	cfg, err := config.Load(os.Getenv("LARDER_CONFIG"), os.Environ(), nil)
-	if err != nil {
-		return nil, err
-	}
-	return store.New(store.Config{Settings: daemon.StoreSettings(cfg), Log: slog.New(slog.DiscardHandler)}), nil
-}
-
 func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
-	stores, err := ownStores()
+	l, err := openLocal(ctx, uri, v.skipEmpty)
 	if err != nil {
 		return nil, err
 	}
-	quiet := slog.New(slog.DiscardHandler)
-	defer stores.Close()
-	cat, err := source.OpenCatalog(source.CatalogConfig{IndexDir: config.DetectMachine().IndexDir, Stores: stores,
-		Logger: quiet})
+	defer l.close()
+	ids, err := l.ids("")
 	if err != nil {
 		return nil, err
 	}
-	defer cat.Close()
-	open := cat.Open
-	if v.skipEmpty {
-		open = cat.OpenSkipEmpty
-	}
-	data, err := open(ctx, uri)
-	if err != nil {
-		return nil, err
-	}
-	var ids []ident.SampleID
-	for s := range data.Len() {
-		if id := ident.SampleID(s); data.Live(id) {
-			ids = append(ids, id)
-		}
-	}
-	r := &verified{URI: data.URI(), Samples: len(ids), Notes: data.Notes(), Bad: []badFile{}, Damaged: []badFile{},
-		Formats: []formatSum{}}
+	r := &verified{URI: l.data.URI(), Samples: len(ids), Notes: l.data.Notes(), Formats: []formatSum{}}
 	if r.Notes == nil {
 		r.Notes = []string{}
 	}
-	if n := v.samples; n > 0 && n < len(ids) {
-		some := make([]ident.SampleID, n)
-		for i := range some {
-			some[i] = ids[i*len(ids)/n]
-		}
-		ids = some
-	}
+	ids = spread(ids, v.samples)
 	r.Checked = len(ids)
-	return r, v.all(ctx, cat, data, ids, r)
+	return r, v.all(ctx, l, ids, r)
 }
 
-func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Dataset, ids []ident.SampleID,
-	r *verified) error {
+func (v *verifier) all(ctx context.Context, l *localData, ids []ident.SampleID, r *verified) error {
 	recipe, err := prep.ParseRecipe(nil)
 	if err != nil {
 		return err
 	}
-	workers := v.workers
-	if workers == 0 {
-		workers = runtime.GOMAXPROCS(0)
-	}
-	var next, done atomic.Int64
-	var mu sync.Mutex // guards r and formats
+	var done atomic.Int64
+	var bad, damaged badList
+	var mu sync.Mutex // guards formats and r
 	formats := map[string]int{}
-	g, ctx := errgroup.WithContext(ctx)
-	for range min(workers, max(1, len(ids))) {
-		g.Go(func() error {
-			one := verifying{verifier: v, cat: cat, recipe: recipe, w: prep.NewWorker(prep.Limits{RefuseCorrupt: true})}
-			defer one.w.Close()
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= len(ids) {
-					return nil
-				}
-				s := ids[i]
-				format, memory, err := one.sample(ctx, data.Object(s))
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				mu.Lock()
-				r.MaxBytes = max(r.MaxBytes, memory)
-				switch {
-				case err == nil:
-					formats[format]++
-				case prep.IsCorrupt(err) && !v.strict:
-					formats[format]++
-					r.Damaged = append(r.Damaged, badOf(data, s, err))
-				default:
-					r.Bad = append(r.Bad, badOf(data, s, err))
-				}
-				mu.Unlock()
-				v.report(int(done.Add(1)), len(ids))
+	err = each(ctx, len(ids), v.workers, func() (func(int), func()) {
+		one := verifying{verifier: v, cat: l.cat, schema: l.data.Schema(), recipe: recipe,
+			w: prep.NewWorker(prep.Limits{RefuseCorrupt: true})}
+		return func(i int) {
+			s := ids[i]
+			format, memory, err := one.sample(ctx, l.data.Object(s))
+			if ctx.Err() != nil {
+				return
 			}
-			return ctx.Err()
-		})
-	}
-	if err := g.Wait(); err != nil {
+			isCorrupt := prep.IsCorrupt(err) && !v.strict
+			switch {
+			case isCorrupt:
+				damaged.add(l.badOf(s, err))
+			case err != nil:
+				bad.add(l.badOf(s, err))
+			}
+			mu.Lock()
+			r.MaxBytes = max(r.MaxBytes, memory)
+			if err == nil || isCorrupt {
+				formats[format]++
+			}
+			mu.Unlock()
+			v.report(int(done.Add(1)), len(ids))
+		}, one.w.Close
+	})
+	if err != nil {
 		return err
 	}
-	for _, list := range [][]badFile{r.Bad, r.Damaged} {
-		slices.SortFunc(list, func(a, b badFile) int { return int(int64(a.ID) - int64(b.ID)) })
-	}
+	r.Bad, r.Damaged = bad.sorted(), damaged.sorted()
 	for f, n := range formats {
 		r.Formats = append(r.Formats, formatSum{f, n})
 	}
@@ -253,6 +204,7 @@ func (v *verifier) all(ctx context.Context, cat *source.Catalog, data *source.Da
 type verifying struct {
 	*verifier
 	cat      *source.Catalog
+	schema   *record.Schema // of a dataset of records; nil = its samples are images
 	recipe   *prep.Recipe
 	w        *prep.Worker
 	enc, pix []byte
@@ -267,6 +219,10 @@ func (v *verifying) sample(ctx context.Context, o ident.ObjectID) (format string
 	}()
 	if v.enc, err = v.cat.Read(ctx, o, v.enc[:0]); err != nil {
 		return "", 0, err
+	}
+	if v.schema != nil { // fields are not decoded: what is in them is the job's
+		_, err = record.Open(v.enc)
+		return "record", int64(len(v.enc)), err
 	}
 	if v.before != nil {
 		v.before(v.enc)
@@ -283,8 +239,10 @@ func (v *verifying) sample(ctx context.Context, o ident.ObjectID) (format string
 	return format, memory, err
 }
 
-func badOf(data *source.Dataset, s ident.SampleID, err error) badFile {
-	b := badFile{ID: uint64(s), Key: data.Key(s), Path: strings.ToValidUTF8(data.Path(s), "\uFFFD"), Reason: err.Error()}
+func (l *localData) badOf(s ident.SampleID, err error) badFile {
+	b := badFile{ID: uint64(s), Key: l.data.Key(s), Path: strings.ToValidUTF8(l.data.Path(s), "\uFFFD"),
+		Reason: err.Error()}
+	_, b.Offset = l.cat.ObjectPath(l.data.Object(s))
 	if f := (*errs.Error)(nil); errors.As(err, &f) {
 		b.Reason = f.Message
 		if f.Err != nil {
@@ -297,22 +255,24 @@ func badOf(data *source.Dataset, s ident.SampleID, err error) badFile {
 	return b
 }
 
-func verifiedTable(t *tabwriter.Writer, r *verified) {
-	list := func(title string, files []badFile) {
-		if len(files) == 0 {
-			return
-		}
-		row(t)
-		row(t, title)
-		row(t, "ID", "BYTE", "FILE", "REASON")
-		for _, b := range files {
-			at := "-"
-			if b.At != nil {
-				at = count(*b.At)
-			}
-			row(t, b.ID, at, clipPath(b.Key, 60), clip(b.Reason, 200))
-		}
+// badTable lists bad samples, with the place of each in its packed file.
+func badTable(t *tabwriter.Writer, title string, files []badFile) {
+	if len(files) == 0 {
+		return
 	}
+	row(t)
+	row(t, title)
+	row(t, "ID", "OFFSET", "BYTE", "FILE", "REASON")
+	for _, b := range files {
+		at := "-"
+		if b.At != nil {
+			at = count(*b.At)
+		}
+		row(t, b.ID, count(b.Offset), at, clipPath(b.Key, 60), clip(b.Reason, 200))
+	}
+}
+
+func verifiedTable(t *tabwriter.Writer, r *verified) {
 	var formats []string
 	for _, f := range r.Formats {
 		formats = append(formats, fmt.Sprintf("%s %s", count(f.Samples), f.Format))
@@ -323,6 +283,6 @@ func verifiedTable(t *tabwriter.Writer, r *verified) {
 	for _, n := range r.Notes {
 		row(t, "note: "+n)
 	}
-	list("BAD", r.Bad)
-	list("DAMAGED", r.Damaged)
+	badTable(t, "BAD", r.Bad)
+	badTable(t, "DAMAGED", r.Damaged)
 }

@@ -64,17 +64,10 @@ Without a recipe file, these three are measured.`,
 			if workers < 0 || workers > 4096 {
 				return usagef("leave it out for one per core", "--workers %d is not between 0 and 4096", workers)
 			}
-			if limit != "" {
-				n, err := config.ParseSize(strings.TrimSuffix(limit, "/s"))
-				if err != nil {
-					return err
-				}
-				if n.IsAuto() || n.IsPercent() || n.Of(0) <= 0 {
-					return usagef("e.g. --storage-limit 20MB/s", "--storage-limit %s is no number of bytes a second", limit)
-				}
-				cfg.StorageLimit = n.Of(0)
-			}
 			var err error
+			if cfg.StorageLimit, err = storageLimit(limit); err != nil {
+				return err
+			}
 			if cfg.Recipe, err = readRecipe(recipe, cmd.InOrStdin()); err != nil {
 				return err
 			}
@@ -114,6 +107,21 @@ Without a recipe file, these three are measured.`,
 	cmd.Flags().Lookup("save").DefValue = "profile.json in the user's cache folder"
 	out.register(cmd)
 	return cmd
+}
+
+// storageLimit reads --storage-limit, in bytes a second; "" is 0, no limit.
+func storageLimit(limit string) (int64, error) {
+	if limit == "" {
+		return 0, nil
+	}
+	n, err := config.ParseSize(strings.TrimSuffix(limit, "/s"))
+	if err != nil {
+		return 0, err
+	}
+	if n.IsAuto() || n.IsPercent() || n.Of(0) <= 0 {
+		return 0, usagef("e.g. --storage-limit 20MB/s", "--storage-limit %s is no number of bytes a second", limit)
+	}
+	return n.Of(0), nil
 }
 
 // measure runs the profile under a limit that also holds when storage hangs in the kernel; then its goroutines are

@@ -101,6 +101,21 @@ func (w *Worker) RecordMemory(s *record.Schema, stored []byte) int64 {
 	return most
 }
 
+// Files are what decoders may be given of stored bytes: the bytes themselves, or every field of bytes of a record.
+func Files(stored []byte) [][]byte {
+	v, err := record.Open(stored)
+	if err != nil {
+		return [][]byte{stored}
+	}
+	var out [][]byte
+	for _, x := range v.All {
+		if x.Kind == record.Bytes {
+			out = append(out, x.Data)
+		}
+	}
+	return out
+}
+
 func badRecord(format string, args ...any) error {
 	return errs.New(errs.SampleBad, "", hintBad, "its record: "+format, args...)
 }

@@ -97,7 +97,8 @@ func TestPackedFilesOfAStoreChange(t *testing.T) {
 	reads = b.reads.Load()
 	d2, err = again.Reindex(t.Context(), uri)
 	must(t, err)
-	if r := b.reads.Load() - reads; r != 3+3+1 { // each is asked for and, because it was demanded, scanned, the first for its fields
+	// Each is asked for and, because it was demanded, scanned; the first also for its fields.
+	if r := b.reads.Load() - reads; r != 3+3+1 {
 		t.Errorf("a refresh took %d reads", r)
 	}
 	if got := listing(t, again, d2); len(got) != 7 || !strings.Contains(strings.Join(got, "\n"), "IMAGE OF 2") {

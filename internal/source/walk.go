@@ -104,6 +104,7 @@ type walker struct {
 	as       *rights // of another user, for whom it walks; nil = the daemon's own. Its folders are not used
 	names    atomic.Int64
 	maxNames int64 // that it looks at for him
+	progress func(samples int)
 }
 
 // badPath is what could not be read.
@@ -132,7 +133,7 @@ func walkFolder(ctx context.Context, root string, allow allowEmpty, as *Reader) 
 			"dataset folder %q is a file", root)
 	}
 	w := &walker{root: root, since: time.Now().Add(-racyWindow).UnixNano(), visits: map[[2]uint64]int{},
-		chains: map[*walkedDir]*link{}, allow: allow}
+		chains: map[*walkedDir]*link{}, allow: allow, progress: progressOf(ctx)}
 	if as != nil {
 		w.as, w.maxNames = rightsOf(*as), maxAsked
 	}
@@ -395,6 +396,7 @@ func (w *walker) look(t walkTask) {
 			files = append(files, walkedFile{n.name, fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}})
 		}
 	}
+	w.progress(len(files))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.dir.files = append(t.dir.files, files...)

@@ -194,6 +194,7 @@ func (rs *rootState) scanFiles(
 			return errs.New(errs.DatasetUnread, path, "write the file again, or name the others only",
 				"index %s: scan %s", printable(rs.uri), path).Because(err)
 		}
+		progressOf(ctx)(len(rows[i].samples))
 		return nil
 	})
 }

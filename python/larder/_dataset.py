@@ -99,7 +99,8 @@ def require_map_style(dataset: Any) -> None:
     if isinstance(dataset, str):
         raise TypeError(
             f"{dataset!r} is text, not a map-style dataset; what the daemon reads by a uri is "
-            "larder.Loader(uri, batch_size=..., output='torch'), and its as_dataset() for scripts that keep torch's class"
+            "larder.Loader(uri, batch_size=..., output='torch'), and its as_dataset() for scripts that keep torch's "
+            "class"
         )
     what = describe(dataset)
     data = sys.modules.get("torch.utils.data")

@@ -30,6 +30,7 @@ PAGES = [
     "docs/guides/several-jobs.md",
     "docs/guides/memory.md",
     "docs/guides/stores.md",
+    "docs/guides/packing.md",
     "docs/guides/operating.md",
     "docs/guides/benchmarking.md",
     "docs/resume.md",
@@ -47,7 +48,10 @@ ELSEWHERE = {
 }
 # What a page takes to be so.
 BEFORE = {
-    "docs/guides/memory.md": ["export LARDER_TIERS__DISK__DIR=$PWD/disk LARDER_TIERS__DISK__SIZE=1GiB", "larder serve &"],
+    "docs/guides/memory.md": [
+        "export LARDER_TIERS__DISK__DIR=$PWD/disk LARDER_TIERS__DISK__SIZE=1GiB",
+        "larder serve &",
+    ],
     "docs/subsets.md": ["larder serve &"],
 }
 SMALLER = {

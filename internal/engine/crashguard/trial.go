@@ -386,6 +386,12 @@ func (x Charge) Prepare(enc []byte) {
 	}
 	w := prep.NewWorker(x.Limits)
 	defer w.Close()
+	for _, file := range prep.Files(enc) {
+		x.prepareImage(w, r, file)
+	}
+}
+
+func (x Charge) prepareImage(w *prep.Worker, r *prep.Recipe, enc []byte) {
 	room := func(n int) ([]byte, error) { return make([]byte, n), nil }
 	_, _ = w.Decode(r, enc, room)
 	img, err := w.DecodeCompact(r, enc, room)

@@ -74,12 +74,17 @@ func Root(a Address) string {
 	default:
 		isFile = func(p string) bool { // its extension begins with a letter
 			ext := strings.TrimPrefix(filepath.Ext(p), ".")
-			return ext != "" && (ext[0]|0x20 >= 'a' && ext[0]|0x20 <= 'z')
+			return ext != "" && (ext[0]|0x20 >= 'a' && ext[0]|0x20 <= 'z') ||
+				a.Scheme == "tfrecord" && tfShards.MatchString(filepath.Base(p))
 		}
 	}
 	root := ""
 	for i, p := range strings.Split(a.Path, "::") {
-		if brace := strings.IndexByte(p, '{'); brace >= 0 {
+		patterns := "{"
+		if a.Scheme == "parquet" {
+			patterns = "{*"
+		}
+		if brace := strings.IndexAny(p, patterns); brace >= 0 {
 			p = filepath.Dir(p[:brace] + "x")
 		} else if isFile(p) {
 			p = filepath.Dir(p)

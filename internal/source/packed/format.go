@@ -103,6 +103,11 @@ var formats = []Format{
 	jsonl{},
 	csv{},
 	text{},
+	tfrecord{},
+	lmdbFiles{},
+	hf{},
+	parquetFiles{},
+	fasta{},
 }
 
 // args that formats take, and what checks their values.
@@ -117,6 +122,11 @@ var args = map[string]map[string]check{
 	"csv":      {"fields": names, "delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
 	"tokens": {"seq_len": number(1, maxSeqLen), "stride": number(1, math.MaxInt32), "doc": docID,
 		"dtype": oneOf("uint16", "uint32", "int32", "int64", "uint8", "uint64", "int16", "int8")},
+	"hf":       {"split": someName, "fields": names, "raw": names, "nulls": oneOf("default")},
+	"fasta":    {"fields": names, "sequence": oneOf("text", "uint8")},
+	"parquet":  {"fields": names, "raw": names, "nulls": oneOf("default")},
+	"tfrecord": {"fields": names, "text": names, "raw": names},
+	"lmdb":     {"value": oneOf(lmdbImage, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName, "fields": names},
 }
 
 // Schemes are the schemes of all formats.

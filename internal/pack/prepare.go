@@ -1,0 +1,100 @@
+package pack
+
+import (
+	"context"
+	"fmt"
+
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/source"
+)
+
+// maker reads samples and makes the images that are packed. It belongs to one goroutine.
+type maker struct {
+	cfg  *Config
+	cat  *source.Catalog
+	data *source.Dataset
+	w    *prep.Worker
+	pix  []byte
+}
+
+// make returns sample id as it goes into the pack, at place at of its order.
+func (m *maker) make(ctx context.Context, at int, id ident.SampleID) (s *sample, err error) {
+	defer func() {
+		if p := recover(); p != nil { // a bug, but of one sample, as in the daemon
+			err = errs.New(errs.SampleBad, "", "please report this", "larder panicked while preparing it: %v", p)
+		}
+	}()
+	enc, err := m.cat.Read(ctx, m.data.Object(id), nil)
+	if err != nil {
+		return nil, err
+	}
+	format, w, h, err := m.w.Header(enc)
+	if err != nil {
+		return nil, err
+	}
+	s = &sample{at: at, label: m.data.Label(id), image: enc, png: format == "png"}
+	if m.cfg.Properties {
+		s.props = &properties{Key: m.data.Key(id), Class: m.data.Class(id), Width: w, Height: h}
+	}
+	nw, nh := m.cfg.fit(w, h)
+	resized := nw != w || nh != h
+	jpeg := format == "jpeg" || m.cfg.Quality > 0
+	switch {
+	case resized, format != "jpeg" && format != "png", jpeg && format == "png",
+		m.cfg.Quality > 0 && m.cfg.MaxSize == 0:
+	default:
+		return s, nil // the source's bytes
+	}
+	img, err := m.decode(enc, nw, nh, resized)
+	if err != nil {
+		return nil, err
+	}
+	s.png, s.encoded = !jpeg, true
+	if jpeg {
+		s.image, err = prep.EncodeJPEG(img, m.cfg.quality())
+	} else {
+		s.image, err = prep.EncodePNG(img)
+	}
+	return s, err
+}
+
+func (c *Config) quality() int {
+	if c.Quality > 0 {
+		return c.Quality
+	}
+	return DefaultQuality
+}
+
+// fit is the size that an image is resized to: the longer side becomes MaxSize, rounded as torchvision rounds.
+func (c *Config) fit(w, h int) (nw, nh int) {
+	long := max(w, h)
+	if c.MaxSize == 0 || long <= c.MaxSize {
+		return w, h
+	}
+	return max(1, w*c.MaxSize/long), max(1, h*c.MaxSize/long)
+}
+
+// decode gives the pixels that larder delivers, resized if asked for.
+func (m *maker) decode(enc []byte, w, h int, resized bool) (prep.Image, error) {
+	var ops []prep.OpSpec
+	if resized {
+		ops = []prep.OpSpec{{Name: "Resize", Args: map[string]any{"size": []int{h, w}, "interpolation": "bicubic"}}}
+	}
+	recipe, err := prep.ParseRecipe(ops)
+	if err != nil {
+		return prep.Image{}, fmt.Errorf("resize to %d x %d: %w", w, h, err)
+	}
+	return m.w.Decode(recipe, enc, func(n int) ([]byte, error) {
+		if cap(m.pix) < n {
+			m.pix = make([]byte, n)
+		}
+		return m.pix[:n], nil
+	})
+}
+
+// ofSample reports whether an error is of one sample alone.
+func ofSample(err error) bool {
+	return errs.Is(err, errs.SampleBad) || errs.Is(err, errs.DatasetUnread) || errs.Is(err, errs.ResourceExceeded)
+}

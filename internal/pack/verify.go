@@ -1,0 +1,155 @@
+package pack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
+
+	"larder/internal/source"
+	"larder/internal/source/packed"
+)
+
+// Damage is a shard that is not what the manifest says.
+type Damage struct {
+	Shard  string `json:"shard"`
+	Reason string `json:"reason"`
+}
+
+// verify reads a finished pack back: the bytes of every shard, every label and image as larder's own reader finds them,
+// and the whole as a dataset.
+func verify(ctx context.Context, cfg *Config, m *Manifest) ([]Damage, error) {
+	format, ok := packed.ByScheme(cfg.To.Format)
+	if !ok {
+		return nil, fmt.Errorf("no reader is named %q", cfg.To.Format)
+	}
+	workers := cfg.Workers
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	bad := []Damage{}
+	done := Progress{Phase: "verify", All: m.Samples}
+	var mu sync.Mutex // guards bad and done
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	for i := range m.Shards {
+		g.Go(func() error {
+			s := &m.Shards[i]
+			err := verifyShard(gctx, format, cfg.To, s)
+			if gctx.Err() != nil {
+				return gctx.Err()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				bad = append(bad, Damage{s.Name, err.Error()})
+			}
+			done.Samples, done.Bytes, done.Shards = done.Samples+s.Samples, done.Bytes+s.Bytes, done.Shards+1
+			cfg.Report(done)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(bad, func(a, b Damage) int { return strings.Compare(a.Shard, b.Shard) })
+	if len(bad) == 0 {
+		if err := verifyWhole(ctx, cfg, m); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			bad = append(bad, Damage{cfg.To.URI(), err.Error()})
+		}
+	}
+	return bad, nil
+}
+
+// verifyShard reads one file twice: as bytes, and as samples.
+func verifyShard(ctx context.Context, format packed.Format, to Target, s *Shard) error {
+	path := filepath.Join(to.Dir, s.Name)
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() != s.Bytes {
+		return fmt.Errorf("it has %d bytes, and the manifest says %d", st.Size(), s.Bytes)
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, reader{ctx, f}); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != s.SHA256 {
+		return fmt.Errorf("its SHA-256 is %.16s…, and the manifest says %.16s…", got, s.SHA256)
+	}
+	content, n := xxhash.New(), 0
+	var buf []byte
+	_, err = format.Scan(ctx, packed.Address{Scheme: to.Format, Path: to.Dir}, packed.File{ReaderAt: f, Path: path,
+		Size: st.Size()}, func(x packed.Sample) error {
+		if int64(cap(buf)) < x.Size {
+			buf = make([]byte, x.Size)
+		}
+		buf = buf[:x.Size]
+		if _, err := f.ReadAt(buf, x.Off); err != nil {
+			return fmt.Errorf("sample %s at byte %d: %w", x.Key, x.Off, err)
+		}
+		hashSample(content, x.Label, buf)
+		n++
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case n != s.Samples:
+		return fmt.Errorf("it has %d samples, and the manifest says %d", n, s.Samples)
+	case hexOf(content) != s.Content:
+		return fmt.Errorf("its labels and images are not those that were packed")
+	}
+	return nil
+}
+
+// verifyWhole opens the pack as a dataset.
+func verifyWhole(ctx context.Context, cfg *Config, m *Manifest) error {
+	cat, err := source.OpenCatalog(source.CatalogConfig{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer cat.Close()
+	data, err := cat.Open(ctx, cfg.To.URI())
+	if err != nil {
+		return err
+	}
+	if data.LiveCount() != m.Samples {
+		return fmt.Errorf("the folder has %d samples, and the manifest says %d: are there files of others?",
+			data.LiveCount(), m.Samples)
+	}
+	return nil
+}
+
+// reader ends with its context.
+type reader struct {
+	ctx context.Context //nolint:containedctx // of one copy
+	r   io.Reader
+}
+
+func (r reader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(b)
+}

@@ -1,0 +1,217 @@
+package packed
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"larder/internal/record"
+)
+
+// maxRecordBytes bounds what one sample of a format of records may have in its file.
+const maxRecordBytes = 1 << 30
+
+// ragged is the shape of what differs in length.
+func raggedShape() []int64 { return []int64{record.Ragged} }
+
+// Fields as formats give them.
+func scalarFieldOf(name string, d record.DType) record.Field {
+	return record.Field{Name: name, Kind: record.Scalar, DType: d}
+}
+func arrayFieldOf(name string, d record.DType, shape ...int64) record.Field {
+	return record.Field{Name: name, Kind: record.Array, DType: d, Shape: shape}
+}
+func bytesFieldOf(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Bytes, DType: record.Uint8, Shape: raggedShape()}
+}
+func textFieldOf(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Text, DType: record.Uint8, Shape: raggedShape()}
+}
+
+// imageField holds an image file in stored records, and its pixels afterwards.
+func imageFieldOf(name string) record.Field {
+	return arrayFieldOf(name, record.Uint8, record.Ragged, record.Ragged, 3)
+}
+
+// isImageFile reports whether bytes begin as an image file does.
+func isImageFile(b []byte) bool {
+	for _, magic := range []string{"\xff\xd8\xff", "\x89PNG\r\n\x1a\n", "GIF87a", "GIF89a"} {
+		if bytes.HasPrefix(b, []byte(magic)) {
+			return true
+		}
+	}
+	return len(b) >= 12 && string(b[:4]) == "RIFF" && string(b[8:12]) == "WEBP"
+}
+
+// isPickle reports whether bytes begin and end as Python's pickles of protocol 2 to 5 do.
+func isPickle(b []byte) bool {
+	return len(b) > 3 && b[0] == 0x80 && b[1] >= 2 && b[1] <= 5 && b[len(b)-1] == '.'
+}
+
+const pickleWords = "is a pickle, which can run any program when it is read; write the values as bytes, arrays or " +
+	"image files, or read them through a Python dataset"
+
+// storedSchema is the schema of stored records: every image is a file.
+func storedSchema(s *record.Schema) *record.Schema {
+	images := make([]bool, len(s.Fields))
+	for i := range images {
+		images[i] = IsImage(&s.Fields[i])
+	}
+	out := Stored(s, images)
+	return &out
+}
+
+// appendRecord appends the record of values, which fit the stored schema, to dst.
+func appendRecord(dst []byte, stored *record.Schema, values []record.Content) ([]byte, error) {
+	return record.Append(dst, stored, values)
+}
+
+// labelField is the field that gives samples a label: an integer scalar of one of the usual names; -1 = none.
+func labelField(s *record.Schema) int {
+	for _, name := range labelFields {
+		i := slices.IndexFunc(s.Fields, func(f record.Field) bool { return f.Name == name })
+		if i >= 0 && s.Fields[i].Kind == record.Scalar && s.Fields[i].DType != record.Bool &&
+			s.Fields[i].DType <= record.Int64 {
+			return i
+		}
+	}
+	return -1
+}
+
+var labelFields = append(slices.Clone(labelNames), "image/class/label")
+
+// labelValue is the number in a scalar of an integer dtype, for a label; -1 = it is none that a label can be.
+func labelValue(d record.DType, b []byte) int64 {
+	var word [8]byte
+	copy(word[:], b)
+	n := binary.LittleEndian.Uint64(word[:])
+	if d == record.Int8 || d == record.Int16 || d == record.Int32 || d == record.Int64 {
+		shift := 64 - 8*d.Size()
+		n = uint64(int64(n<<shift) >> shift)
+	}
+	if int64(n) < 0 || n > 1<<31-1 {
+		return -1
+	}
+	return int64(n)
+}
+
+// choose keeps the fields that ?fields= names, in that order; all without it.
+func choose(fields []record.Field, a Address) ([]record.Field, error) {
+	want := a.Fields()
+	if want == nil {
+		return fields, nil
+	}
+	out := make([]record.Field, len(want))
+	for i, name := range want {
+		k := slices.IndexFunc(fields, func(f record.Field) bool { return f.Name == name })
+		if k < 0 {
+			return nil, fmt.Errorf("?fields= names %q, and there are %s", name, quotedNames(fields))
+		}
+		out[i] = fields[k]
+	}
+	return out, nil
+}
+
+func quotedNames(fields []record.Field) string {
+	var names []string
+	for i := range fields {
+		if i == 20 {
+			names = append(names, fmt.Sprintf("and %d more", len(fields)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%q", fields[i].Name))
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// wants reports whether a list of names in the argument KEY of an address has a name.
+func (a Address) wants(key, name string) bool {
+	return slices.Contains(strings.Split(a.Args[key], ","), name)
+}
+
+// someFiles expands braces and lists of an address; a folder stands for the files in it that fit.
+func someFiles(a Address, what string, fits func(name string) bool) ([]string, error) {
+	var files []string
+	for part := range strings.SplitSeq(a.Path, "::") {
+		some := []string{part} // a file, also one whose name has braces
+		if is, err := a.exists(part); err != nil {
+			return nil, err
+		} else if a.isDir(part) {
+			if some, err = a.fitting(part, what, fits); err != nil {
+				return nil, err
+			}
+		} else if !is {
+			if some, err = expand(part); err != nil {
+				return nil, err
+			}
+		}
+		if files = append(files, some...); len(files) > maxFiles {
+			return nil, fmt.Errorf("it names more than %d files", maxFiles)
+		}
+	}
+	return files, unique(files)
+}
+
+// fitting are the files of a folder that fit, sorted.
+func (a *Address) fitting(dir, what string, fits func(name string) bool) ([]string, error) {
+	all, err := a.listed(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(p string) bool {
+		return !fits(filepath.Base(p)) || strings.HasSuffix(p, "/") || a.At == nil && a.isDir(p)
+	})
+	if len(all) == 0 {
+		return nil, fmt.Errorf("folder %q has no %s", dir, what)
+	}
+	return all, nil
+}
+
+// compressedName reports whether a name says that the file is compressed as a whole.
+func compressedName(path string) bool {
+	for _, z := range []string{".gz", ".zst", ".bz2", ".xz", ".zip"} {
+		if strings.HasSuffix(path, z) {
+			return true
+		}
+	}
+	return false
+}
+
+// readFull reads exactly len(b) bytes at an offset.
+func readFull(r io.ReaderAt, b []byte, off int64) error {
+	if n, err := r.ReadAt(b, off); n < len(b) {
+		if err == nil || err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	return nil
+}
+
+// le64 is a number as a record has it.
+func le64(n int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
+
+// someName accepts any name.
+func someName(value string) error {
+	if value == "" {
+		return errors.New("an empty name")
+	}
+	return nil
+}
+
+var errNoSchema = errors.New("the schema of the dataset is not known")
+
+// leUint is a number of up to 8 bytes.
+func leUint(b []byte) uint64 {
+	var word [8]byte
+	copy(word[:], b)
+	return binary.LittleEndian.Uint64(word[:])
+}

@@ -1,0 +1,286 @@
+package packed
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"larder/internal/record"
+	"larder/internal/spool"
+)
+
+// fileSet are files in memory by path; others are read from the disk.
+type fileSet map[string][]byte
+
+func (s fileSet) open(path string) (Other, error) {
+	if b, ok := s[path]; ok {
+		return other{bytes.NewReader(b)}, nil
+	}
+	b, err := os.ReadFile(path)
+	return other{bytes.NewReader(b)}, err
+}
+
+func (s fileSet) file(path string, schema *record.Schema) (File, error) {
+	f, err := s.open(path)
+	if err != nil {
+		return File{}, err
+	}
+	return File{ReaderAt: f, Path: path, Size: f.Len(), Beside: s.open, Schema: schema, ID: path,
+		Spool: spool.NewMemory(64 << 20)}, nil
+}
+
+// dataset is an address with what its format gave.
+type dataset struct {
+	Address
+	format Records
+	files  []string
+	beside []string
+	schema record.Schema
+}
+
+func describe(uri string, s fileSet) (dataset, error) {
+	scheme, rest, _ := strings.Cut(uri, ":")
+	a, err := ParseAddress(scheme, rest)
+	if err != nil {
+		return dataset{}, err
+	}
+	f, _ := ByScheme(scheme)
+	d := dataset{Address: a, format: f.(Records)}
+	if d.files, d.beside, err = d.format.Files(a); err != nil {
+		return d, err
+	}
+	if d.schema, err = d.format.Schema(context.Background(), a, d.files, s.open); err != nil {
+		return d, err
+	}
+	return d, d.schema.Check()
+}
+
+// each calls f for every sample and its record; blob is nil where bad says what is wrong with it.
+func (d *dataset) each(s fileSet, f func(x Sample, blob []byte, bad error) error) error {
+	for _, path := range d.files {
+		file, err := s.file(path, &d.schema)
+		if err != nil {
+			return err
+		}
+		var samples []Sample
+		if _, err := d.format.Scan(context.Background(), d.Address, file, func(x Sample) error {
+			if x.Size < 1 || x.Off < 0 || x.Label < -1 || strings.IndexByte(x.Key, 0) >= 0 {
+				return fmt.Errorf("the scan gave %+v", x)
+			}
+			samples = append(samples, x)
+			return nil
+		}); err != nil {
+			return err
+		}
+		rows, err := d.format.Open(context.Background(), d.Address, file)
+		if err != nil {
+			return err
+		}
+		for _, x := range samples {
+			blob, err := rows.Record(context.Background(), []byte("before"), x)
+			if err == nil && !bytes.HasPrefix(blob, []byte("before")) {
+				return fmt.Errorf("%s: the record was not appended", x.Key)
+			}
+			if err == nil {
+				blob = blob[len("before"):]
+				err = storedSchema(&d.schema).Validate(blob, 0)
+				if err != nil {
+					return fmt.Errorf("%s: a record that does not fit: %w", x.Key, err)
+				}
+			}
+			x.Key = filepath.Base(path) + "/" + x.Key
+			if err := f(x, blob, err); err != nil {
+				return err
+			}
+		}
+		if err := rows.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fields are the values of a record as table_files.py writes them.
+func fields(s *record.Schema, blob []byte) (map[string]string, error) {
+	v, err := record.Open(blob)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for i, x := range v.All {
+		dtype := x.DType.String()
+		if x.Kind == record.Bytes || x.Kind == record.Text {
+			dtype = x.Kind.String()
+		}
+		sum := sha256.Sum256(x.Data)
+		b, err := json.Marshal([]any{dtype, x.Dims(), hex.EncodeToString(sum[:])})
+		if err != nil {
+			return nil, err
+		}
+		out[s.Fields[i].Name] = string(b)
+	}
+	return out, nil
+}
+
+// formatsPython is the interpreter that has the formats' own packages.
+func formatsPython(t *testing.T) string {
+	t.Helper()
+	_, here, _, _ := runtime.Caller(0)
+	python := filepath.Join(filepath.Dir(here), "..", "..", "..", ".venv-formats", "bin", "python")
+	if _, err := os.Stat(python); err != nil {
+		if os.Getenv("LARDER_REQUIRE_FORMATS") != "" {
+			t.Fatalf("%s is missing, and LARDER_REQUIRE_FORMATS is set", python)
+		}
+		t.Skipf("%s is missing (make setup makes it)", python)
+	}
+	return python
+}
+
+// written runs table_files.py for seeds and returns the uri of each dataset that it wrote, by SEED/NAME.
+func written(t *testing.T, out, seeds string, which ...string) map[string]string {
+	t.Helper()
+	_, here, _, _ := runtime.Caller(0)
+	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "python", "tests", "table_files.py")
+	cmd := exec.Command(formatsPython(t), append([]string{"-W", "ignore", script, out, seeds}, which...)...)
+	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "HF_HOME="+out+"/hf-home")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	uris := map[string]string{}
+	found, err := filepath.Glob(filepath.Join(out, "*", "*.uri"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uris[strings.TrimSuffix(strings.TrimPrefix(f, out+"/"), ".uri")] = string(b)
+	}
+	return uris
+}
+
+// TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample, and then damages the files of the
+// last seed.
+func TestRecordsAreThoseOfTheFormatsOwnReaders(t *testing.T) {
+	out := t.TempDir()
+	for name, uri := range written(t, out, "1,2,3") {
+		b, err := os.ReadFile(filepath.Join(out, name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []map[string]json.RawMessage
+		if err := json.Unmarshal(b, &want); err != nil {
+			t.Fatal(err)
+		}
+		d, err := describe(uri, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		n := 0
+		err = d.each(nil, func(x Sample, blob []byte, bad error) error {
+			if bad != nil {
+				return fmt.Errorf("sample %d, %s: %w", n, x.Key, bad)
+			}
+			if n++; n > len(want) {
+				return nil
+			}
+			return equalFields(&d.schema, blob, want[n-1])
+		})
+		if err != nil || n != len(want) {
+			t.Errorf("%s: %d samples, its own reader gives %d: %v", name, n, len(want), err)
+			continue
+		}
+		t.Logf("%s: %d samples are equal", name, n)
+		if strings.HasPrefix(name, "3/") {
+			t.Run(name, func(t *testing.T) { damage(t, d) })
+		}
+	}
+}
+
+func equalFields(s *record.Schema, blob []byte, want map[string]json.RawMessage) error {
+	got, err := fields(s, blob)
+	if err != nil {
+		return err
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("fields %v, want %s", got, want)
+	}
+	for k, v := range want {
+		var told []any
+		if err := json.Unmarshal(v, &told); err != nil {
+			return err
+		}
+		b, err := json.Marshal(told[:3]) // behind it come the pixels of an image
+		if err != nil || got[k] != string(b) {
+			return fmt.Errorf("field %q is %s, its own reader gives %s: %w", k, got[k], b, err)
+		}
+	}
+	return nil
+}
+
+// damage cuts and flips a file of a dataset at 200 places each: an error, or samples of records that fit, never many
+// more than there were.
+func damage(t *testing.T, whole dataset) {
+	good := map[string]string{}
+	if err := whole.each(nil, func(x Sample, blob []byte, bad error) error {
+		good[x.Key] = string(blob)
+		return bad
+	}); err != nil {
+		t.Fatal(err)
+	}
+	path := whole.files[0]
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused, bad, other := 0, 0, 0
+	for i := range 400 {
+		at := (i / 2) * len(b) / 200
+		damaged := bytes.Clone(b[:at])
+		if i%2 == 0 {
+			damaged = bytes.Clone(b)
+			damaged[at] ^= 1 << (i / 2 % 8)
+		}
+		s := fileSet{path: damaged}
+		d := whole
+		if d.schema, err = whole.format.Schema(context.Background(), d.Address, d.files, s.open); err != nil {
+			refused++
+			continue
+		}
+		n := 0
+		err := d.each(s, func(x Sample, blob []byte, err error) error {
+			if n++; n > 2*len(good)+10 {
+				return io.ErrShortBuffer
+			}
+			if err != nil {
+				bad++
+			} else if was, ok := good[x.Key]; !ok || was != string(blob) {
+				other++
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, io.ErrShortBuffer):
+			t.Errorf("damage %d at byte %d: more than %d samples", i, at, n)
+		case err != nil:
+			refused++
+		case i%2 == 1 && at > 0 && !strings.HasSuffix(path, "/fasta/all.fa"): // an empty TFRecord is one, half a FASTA, too
+			t.Errorf("cut at byte %d of %d, and read", at, len(b))
+		}
+	}
+	t.Logf("of 200 cuts and 200 flips %d refused; %d samples bad, %d other", refused, bad, other)
+}

@@ -1,0 +1,349 @@
+package packed
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+
+	"larder/internal/record"
+)
+
+// tfrecord is TensorFlow's TFRecord with tf.Example (tensorflow/core/lib/io/record_writer.h): u64 length, u32 masked
+// CRC32C of it, the bytes, u32 masked CRC32C of them.
+type tfrecord struct{ identity }
+
+func (tfrecord) Scheme() string { return "tfrecord" }
+
+// tfShards are the names that TensorFlow's writers give to parts, such as train-00000-of-00010.
+var tfShards = regexp.MustCompile(`\.tfrecords?($|[-.])|\.tfrec$|-\d{5}-of-\d{5}$`)
+
+// Files expands braces and lists; a folder stands for its files that are named like TFRecords.
+func (tfrecord) Files(a Address) (files, beside []string, err error) {
+	files, err = someFiles(a, "*.tfrecord", func(name string) bool {
+		return tfShards.MatchString(name) && !strings.HasSuffix(name, ".index") && !strings.HasSuffix(name, ".json")
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, f := range files {
+		if compressedName(f) {
+			return nil, nil, fmt.Errorf("%q is compressed, so that no record in it can be read alone; unpack it with gunzip", f)
+		}
+	}
+	return files, nil, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// maskedCRC is TensorFlow's checksum (tensorflow/core/lib/hash/crc32c.h).
+func maskedCRC(b []byte) uint32 {
+	c := crc32.Checksum(b, castagnoli)
+	return (c>>15 | c<<17) + 0xa282ead8
+}
+
+const (
+	tfHead = 12 // u64 length and its checksum
+	tfTail = 4  // the checksum of the bytes
+)
+
+// tfRecords calls each for every record of a file. The bytes are valid during the call.
+func tfRecords(ctx context.Context, f io.ReaderAt, size int64, each func(i, off int64, b []byte) error) error {
+	r := bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 1<<20)
+	var head [tfHead]byte
+	var b []byte
+	for i, at := int64(0), int64(0); at < size; i++ {
+		if i&63 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if size-at < tfHead+tfTail {
+			return fmt.Errorf("record %d, at byte %d: %d bytes are left, fewer than a record has", i, at, size-at)
+		}
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return fmt.Errorf("record %d, at byte %d: %w", i, at, err)
+		}
+		n := binary.LittleEndian.Uint64(head[:])
+		if maskedCRC(head[:8]) != binary.LittleEndian.Uint32(head[8:]) {
+			if i == 0 && (head[0] == 0x1f && head[1] == 0x8b || head[0] == 0x78) {
+				return errors.New("it is compressed (gzip or zlib), so that no record in it can be read alone; write it without " +
+					"compression")
+			}
+			return fmt.Errorf("record %d, at byte %d: the checksum of its length is wrong", i, at)
+		}
+		if n > uint64(size-at-tfHead-tfTail) || n > maxRecordBytes {
+			return fmt.Errorf("record %d, at byte %d: it says %d bytes, and %d are left (a record has %d at most)", i, at, n,
+				size-at-tfHead-tfTail, maxRecordBytes)
+		}
+		if uint64(cap(b)) < n+tfTail {
+			b = make([]byte, n+tfTail)
+		}
+		b = b[:n+tfTail]
+		if _, err := io.ReadFull(r, b); err != nil {
+			return fmt.Errorf("record %d, at byte %d: %w", i, at, err)
+		}
+		if err := checkTail(b); err != nil {
+			return fmt.Errorf("record %d, at byte %d: %w", i, at, err)
+		}
+		if err := each(i, at+tfHead, b[:n]); err != nil {
+			return err
+		}
+		at += tfHead + int64(n) + tfTail
+	}
+	return nil
+}
+
+// checkTail compares bytes with the checksum behind them.
+func checkTail(b []byte) error {
+	n := len(b) - tfTail
+	if maskedCRC(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
+		return fmt.Errorf("the checksum of its %d bytes is wrong", n)
+	}
+	return nil
+}
+
+// Schema looks at all records: a feature that always has one value is a scalar, one that always has n an array of n,
+// and others are ragged.
+func (tfrecord) Schema(
+	ctx context.Context, a Address, files []string, open func(string) (Other, error),
+) (record.Schema, error) {
+	seen := make([]tfSeen, len(files))
+	errs := make([]error, len(files))
+	next := make(chan int, len(files))
+	for i := range files {
+		next <- i
+	}
+	close(next)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range min(4, len(files)) {
+		wg.Go(func() {
+			for i := range next {
+				if errs[i] = seen[i].file(ctx, files[i], open); errs[i] != nil {
+					cancel()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	all := tfSeen{}
+	for i := range files {
+		if errs[i] != nil && !errors.Is(errs[i], context.Canceled) {
+			return record.Schema{}, errs[i]
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return record.Schema{}, err
+	}
+	for i := range files {
+		if err := all.merge(&seen[i]); err != nil {
+			return record.Schema{}, fmt.Errorf("%s: %w", filepath.Base(files[i]), err)
+		}
+	}
+	return all.schema(a)
+}
+
+// tfSeen is what the records of some files have.
+type tfSeen struct {
+	records int64
+	order   []string // of the keys
+	keys    map[string]*tfKey
+}
+
+// tfKey is one feature, in all records that were seen.
+type tfKey struct {
+	kind      featureKind
+	low, high int64 // values in a record that has it
+	records   int64 // that have it
+	images    int64 // values that begin as an image file
+}
+
+func (s *tfSeen) file(ctx context.Context, path string, open func(string) (Other, error)) error {
+	s.keys = map[string]*tfKey{}
+	f, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var e example
+	err = tfRecords(ctx, f, f.Len(), func(i, off int64, b []byte) error {
+		if err := e.parse(b); err != nil {
+			return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
+		}
+		for k := range e.features {
+			if err := s.add(&e.features[k]); err != nil {
+				return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
+			}
+		}
+		s.records++
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	return err
+}
+
+func (s *tfSeen) add(f *feature) error {
+	if f.kind == noFeature {
+		return nil // a feature without a list: as if it were absent
+	}
+	images := int64(0)
+	if f.kind == bytesFeature && f.count == 1 && isImageFile(f.data) {
+		images = 1
+	}
+	k, ok := s.keys[string(f.key)]
+	if !ok {
+		if len(s.order) >= record.MaxFields {
+			return fmt.Errorf("feature %.80q is one more than the %d that a record may have", f.key, record.MaxFields)
+		}
+		s.keys[string(f.key)] = &tfKey{f.kind, f.count, f.count, 1, images}
+		s.order = append(s.order, string(f.key))
+		return nil
+	}
+	if k.kind != f.kind {
+		return fmt.Errorf("feature %.80q has %s, and records before have %s", f.key, f.kind, k.kind)
+	}
+	k.low, k.high = min(k.low, f.count), max(k.high, f.count)
+	k.records++
+	k.images += images
+	return nil
+}
+
+func (s *tfSeen) merge(o *tfSeen) error {
+	if s.keys == nil {
+		s.keys = map[string]*tfKey{}
+	}
+	for _, name := range o.order {
+		k := o.keys[name]
+		was, ok := s.keys[name]
+		switch {
+		case !ok && len(s.order) >= record.MaxFields:
+			return fmt.Errorf("feature %.80q is one more than the %d that a record may have", name, record.MaxFields)
+		case !ok:
+			s.keys[name] = k
+			s.order = append(s.order, name)
+		case was.kind != k.kind:
+			return fmt.Errorf("feature %.80q has %s, and in files before %s", name, k.kind, was.kind)
+		default:
+			was.low, was.high = min(was.low, k.low), max(was.high, k.high)
+			was.records += k.records
+			was.images += k.images
+		}
+	}
+	s.records += o.records
+	return nil
+}
+
+func (s *tfSeen) schema(a Address) (record.Schema, error) {
+	if s.records == 0 {
+		return record.Schema{}, errors.New("its files have no records")
+	}
+	var fields []record.Field
+	var lists []string
+	for _, name := range s.order {
+		k := s.keys[name]
+		always := k.records == s.records
+		switch {
+		case k.kind == bytesFeature && k.high > 1:
+			lists = append(lists, fmt.Sprintf("%q", name))
+		case k.kind == bytesFeature && a.wants("text", name):
+			fields = append(fields, textFieldOf(name))
+		case k.kind == bytesFeature && always && k.images == s.records && !a.wants("raw", name):
+			fields = append(fields, imageFieldOf(name))
+		case k.kind == bytesFeature:
+			fields = append(fields, bytesFieldOf(name))
+		case always && k.low == 1 && k.high == 1:
+			fields = append(fields, scalarFieldOf(name, k.kind.dtype()))
+		case always && k.low == k.high:
+			fields = append(fields, arrayFieldOf(name, k.kind.dtype(), k.low))
+		default:
+			fields = append(fields, arrayFieldOf(name, k.kind.dtype(), record.Ragged))
+		}
+	}
+	sortFields(fields)
+	fields, err := choose(fields, a)
+	switch {
+	case err != nil && len(lists) > 0:
+		return record.Schema{}, fmt.Errorf("%w; lists of byte strings, such as %s, cannot be fields", err, lists[0])
+	case err != nil:
+		return record.Schema{}, err
+	case len(lists) > 0 && a.Fields() == nil:
+		return record.Schema{}, fmt.Errorf("feature %s is a list of byte strings, which a field cannot hold; name the "+
+			"others with ?fields=", strings.Join(lists, ", "))
+	}
+	return record.Schema{Fields: fields}, nil
+}
+
+// Scan reads all records and checks their checksums.
+func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	if f.Schema == nil {
+		return Found{}, errNoSchema
+	}
+	label := labelField(f.Schema)
+	var e example
+	var word [8]byte
+	err := tfRecords(ctx, f, f.Size, func(i, off int64, b []byte) error {
+		s := Sample{Key: rowKey(i), Off: off, Size: max(int64(len(b)), 1), Label: -1}
+		if label >= 0 {
+			if err := e.parse(b); err != nil {
+				return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
+			}
+			if x := e.find(f.Schema.Fields[label].Name); x != nil && x.kind == intFeature && x.count == 1 {
+				if err := x.ints(word[:]); err != nil {
+					return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
+				}
+				s.Label = labelValue(record.Int64, word[:])
+			}
+		}
+		return emit(s)
+	})
+	return Found{}, err
+}
+
+type tfRows struct {
+	f      File
+	stored *record.Schema
+}
+
+func (tfrecord) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	if f.Schema == nil {
+		return nil, errNoSchema
+	}
+	return &tfRows{f, storedSchema(f.Schema)}, nil
+}
+
+func (*tfRows) Close() error { return nil }
+
+// Record reads one record, checks it and takes the features of the schema from it.
+func (r *tfRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+	if s.Off < tfHead || s.Size > maxRecordBytes || s.Off > r.f.Size-tfTail-s.Size {
+		return nil, fmt.Errorf("it should lie at byte %d of %d", s.Off, r.f.Size)
+	}
+	b := make([]byte, s.Size+tfTail)
+	if err := readFull(r.f, b, s.Off); err != nil {
+		return nil, fmt.Errorf("read %d bytes at %d: %w", len(b), s.Off, err)
+	}
+	if err := checkTail(b); err != nil {
+		return nil, fmt.Errorf("at byte %d: %w", s.Off-tfHead, err)
+	}
+	var e example
+	if err := e.parse(b[:s.Size]); err != nil {
+		return nil, fmt.Errorf("at byte %d: %w", s.Off-tfHead, err)
+	}
+	values := make([]record.Content, len(r.stored.Fields))
+	for i := range values {
+		var err error
+		if values[i], err = e.content(&r.stored.Fields[i]); err != nil {
+			return nil, fmt.Errorf("at byte %d: feature %.80q %w", s.Off-tfHead, r.stored.Fields[i].Name, err)
+		}
+	}
+	return appendRecord(dst, r.stored, values)
+}

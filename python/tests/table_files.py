@@ -1,0 +1,294 @@
+"""Writes datasets of records with their formats' own writers, and reads them with their own readers; run by tests in
+the environment that internal/tools/setup.sh makes of internal/tools/python/formats.txt.
+
+    table_files.py OUT SEED[,SEED...] [FORMAT...]
+
+For each seed and format it writes OUT/SEED/FORMAT and OUT/SEED/FORMAT.json: for each sample, in order,
+{field: [dtype, dims, sha256]}; the dtype of images and bytes is "bytes", of text "text"; behind an image file come its
+pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def value(x: Any) -> list[Any]:
+    """What is compared of one value."""
+    if isinstance(x, str):
+        b = x.encode()
+        return ["text", [len(b)], hashlib.sha256(b).hexdigest()]
+    if isinstance(x, bytes):
+        told = ["bytes", [len(x)], hashlib.sha256(x).hexdigest()]
+        if x.startswith((b"\x89PNG", b"\xff\xd8\xff")):
+            told.append(value(np.asarray(Image.open(io.BytesIO(x)).convert("RGB"))))
+        return told
+    a = np.ascontiguousarray(x)
+    return [str(a.dtype), list(np.shape(x)), hashlib.sha256(a.tobytes()).hexdigest()]
+
+
+def image(rng: np.random.Generator, kind: str = "PNG") -> bytes:
+    """An image file of odd sizes."""
+    h, w = rng.integers(1, 60, 2)
+    out = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)).save(out, kind)
+    return out.getvalue()
+
+
+def finish(out: Path, name: str, rows: list[dict[str, Any]], uri: str) -> None:
+    """Writes what larder is to read, and what it is to give."""
+    (out / f"{name}.json").write_text(json.dumps([{k: value(v) for k, v in r.items()} for r in rows]))
+    (out / f"{name}.uri").write_text(uri)
+
+
+def tfrecord(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """The writer and reader of the package tfrecord."""
+    from tfrecord.reader import tfrecord_loader
+    from tfrecord.writer import TFRecordWriter
+
+    folder = out / "tfrecord"
+    folder.mkdir()
+    shards = pick.randint(1, 3)
+    for s in range(shards):
+        writer = TFRecordWriter(str(folder / f"train.tfrecord-{s:05}-of-{shards:05}"))
+        for _ in range(pick.randint(5, 20)):
+            row = {
+                "image/encoded": (image(rng, pick.choice(["PNG", "JPEG"])), "byte"),
+                "image/class/label": (int(rng.integers(0, 7)), "int"),
+                "image/object/bbox/xmin": (rng.random(4).astype(np.float32).tolist(), "float"),
+                "ragged": (rng.integers(-(2**62), 2**62, pick.randint(1, 9)).tolist(), "int"),
+                "name": ("größe".encode() * pick.randint(1, 3), "byte"),
+            }
+            writer.write(row)
+        writer.close()
+    rows = []
+    for path in sorted(folder.iterdir()):
+        for r in tfrecord_loader(str(path), None):
+            r = {k: v for k, v in r.items()}
+            row = {k: bytes(np.asarray(r[k]).tobytes()) for k in ("image/encoded",)}
+            row["name"] = bytes(np.asarray(r["name"]).tobytes()).decode()
+            row["image/class/label"] = np.int64(np.asarray(r["image/class/label"]).reshape(-1)[0])
+            row["image/object/bbox/xmin"] = np.asarray(r["image/object/bbox/xmin"], np.float32).reshape(-1)
+            row["ragged"] = np.asarray(r["ragged"], np.int64).reshape(-1)
+            rows.append(row)
+    finish(out, "tfrecord", rows, f"tfrecord:{folder}?text=name")
+
+
+def lmdb(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """py-lmdb; values on overflow pages and inside leaves, some deleted and written again."""
+    import lmdb as module
+
+    subdir = pick.random() < 0.5
+    folder = out / ("lmdb" if subdir else "images.mdb")
+    env = module.open(str(folder), map_size=1 << 28, subdir=subdir)
+    n = pick.randint(30, 400)
+    for _ in range(2):
+        with env.begin(write=True) as txn:
+            for i in range(n):
+                if pick.random() < 0.8:
+                    txn.put(f"{pick.randint(0, n)}".encode(), image(rng, pick.choice(["PNG", "JPEG"])))
+                elif txn.get(str(i).encode()):
+                    txn.delete(str(i).encode())
+            txn.put(b"__len__", b"1")
+    with env.begin() as txn:
+        rows = [{"key": k.decode(), "image": bytes(v)} for k, v in txn.cursor() if k != b"__len__"]
+    env.close()
+    finish(out, "lmdb", rows, f"lmdb:{folder}")
+
+
+def lmdb_text(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """A named database of short values in an environment of several."""
+    import lmdb as module
+
+    folder = out / "lmdb_text"
+    env = module.open(str(folder), map_size=1 << 26, max_dbs=3)
+    words, other = env.open_db(b"words"), env.open_db(b"other")
+    with env.begin(write=True) as txn:
+        for i in range(pick.randint(200, 500)):
+            txn.put(i.to_bytes(4, "big"), ("wörter " * pick.randint(1, 90)).encode(), db=words)
+            txn.put(str(i).encode(), b"x", db=other)
+    with env.begin() as txn:
+        rows = [{"key": "0x" + k.hex(), "value": v.decode()} for k, v in txn.cursor(db=words)]
+    env.close()
+    finish(out, "lmdb_text", rows, f"lmdb:{folder}?db=words&value=text")
+
+
+def hf_dataset(rng: np.random.Generator, pick: random.Random) -> Any:
+    """A dataset with every kind of column that larder reads."""
+    import datasets
+
+    n = pick.randint(20, 90)
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog", "owl"]),
+            "text": datasets.Value("string"),
+            "tokens": datasets.Sequence(datasets.Value("int32")),
+            "box": datasets.Sequence(datasets.Value("float32"), length=4),
+            "grid": datasets.Array2D(shape=(2, 3), dtype="float64"),
+            "flag": datasets.Value("bool"),
+            "raw": datasets.Value("binary"),
+            "small": datasets.Value("uint16"),
+            "pair": {"left": datasets.Value("float16"), "right": datasets.Value("int8")},
+        }
+    )
+    rows = {
+        "image": [{"bytes": image(rng), "path": None} for _ in range(n)],
+        "label": rng.integers(0, 3, n).tolist(),
+        "text": ["wörter " * pick.randint(0, 40) for _ in range(n)],
+        "tokens": [rng.integers(-9, 9, pick.randint(0, 30)).tolist() for _ in range(n)],
+        "box": rng.random((n, 4)).astype(np.float32).tolist(),
+        "grid": rng.random((n, 2, 3)).tolist(),
+        "flag": [pick.random() < 0.5 for _ in range(n)],
+        "raw": [rng.bytes(pick.randint(0, 99)) for _ in range(n)],
+        "small": rng.integers(0, 2**16, n).tolist(),
+        "pair": [{"left": float(np.float16(rng.random())), "right": int(rng.integers(-128, 128))} for _ in range(n)],
+    }
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def hf_rows(dataset: Any) -> list[dict[str, Any]]:
+    """Its samples, as its own reader gives them."""
+    import datasets
+
+    rows = []
+    for r in dataset.cast_column("image", datasets.Image(decode=False)):
+        row = {"image": r["image"]["bytes"], "text": r["text"], "raw": r["raw"]}
+        row |= {"pair.left": np.float16(r["pair"]["left"]), "pair.right": np.int8(r["pair"]["right"])}
+        row |= {"label": np.int64(r["label"]), "flag": np.bool_(r["flag"]), "small": np.uint16(r["small"])}
+        row |= {"tokens": np.array(r["tokens"], np.int32), "box": np.array(r["box"], np.float32)}
+        rows.append(row | {"grid": np.array(r["grid"], np.float64)})
+    return rows
+
+
+def hf(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """save_to_disk of a part of a dict, in several files; then with the indices that older versions wrote."""
+    import datasets
+    import pyarrow as pa
+
+    data = hf_dataset(rng, pick)
+    folder = out / "hf"
+    datasets.DatasetDict(train=data, test=data.select(range(3))).save_to_disk(
+        str(folder), num_shards={"train": pick.randint(1, 4), "test": 1}
+    )
+    finish(out, "hf", hf_rows(datasets.load_from_disk(str(folder))["train"]), f"hf:{folder}?split=train")
+
+    folder = out / "hf_indices"
+    data.save_to_disk(str(folder), num_shards=3)
+    order = rng.permutation(len(data))[: len(data) // 2 + 1]
+    indices = pa.table({"indices": pa.array(order, pa.uint64())})
+    with pa.OSFile(str(folder / "indices.arrow"), "wb") as f, pa.ipc.new_stream(f, indices.schema) as writer:
+        writer.write_table(indices, max_chunksize=7)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
+    finish(out, "hf_indices", hf_rows(data.select(order)), f"hf:{folder}")
+
+
+def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """pyarrow, in several files of several row groups, with the codecs that are read; then to_parquet of datasets."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = out / "parquet"
+    folder.mkdir()
+    rows = []
+    for k in range(pick.randint(1, 3)):
+        n = pick.randint(20, 120)
+        part = [
+            {
+                "id": np.int64(i),
+                "score": np.float32(rng.random()),
+                "flag": np.bool_(rng.random() < 0.5),
+                "small": np.int8(rng.integers(-128, 128)),
+                "word": "wörter " * pick.randint(0, 9),
+                "png": image(rng),
+                "tokens": rng.integers(0, 2**16, pick.randint(0, 40)).astype(np.uint16),
+                "box": rng.random(4),
+                "grid": rng.random((pick.randint(0, 3), 2)).astype(np.float32),
+            }
+            for i in range(n)
+        ]
+        for p in part:
+            p["grid"] = p["grid"] if len(p["grid"]) else np.zeros((0, 0), np.float32)
+        types = {"id": pa.int64(), "score": pa.float32(), "flag": pa.bool_(), "small": pa.int8(), "word": pa.string()}
+        types |= {"png": pa.binary(), "tokens": pa.list_(pa.uint16()), "box": pa.list_(pa.float64(), 4)}
+        types |= {"grid": pa.list_(pa.list_(pa.float32()))}
+        columns = {
+            c: pa.array([p[c].tolist() if isinstance(p[c], np.ndarray) else p[c] for p in part], t)
+            for c, t in types.items()
+        }
+        pq.write_table(
+            pa.table(columns),
+            str(folder / f"part-{k}.parquet"),
+            row_group_size=pick.randint(7, 50),
+            compression=pick.choice(["snappy", "zstd", "gzip", "brotli", "none"]),
+            data_page_version=pick.choice(["1.0", "2.0"]),
+            use_dictionary=pick.random() < 0.5,
+            data_page_size=pick.choice([300, 1 << 20]),
+        )
+        rows += part
+    read = pq.ParquetDataset(str(folder)).read().to_pylist()
+    for r, p in zip(read, rows, strict=True):  # its own reader gives lists of Python numbers
+        assert r["tokens"] == p["tokens"].tolist() and r["png"] == p["png"] and r["word"] == p["word"]
+    finish(out, "parquet", rows, f"parquet:{folder}")
+
+    data = hf_dataset(rng, pick)
+    data.to_parquet(str(out / "hf.parquet"), batch_size=pick.randint(5, 40))
+    finish(out, "parquet_hf", hf_rows(data), f"parquet:{out}/hf.parquet")
+
+
+def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """Biopython's writer, plain and with its bgzip, with the index that pyfaidx makes and without; pyfaidx's reader."""
+    from Bio import SeqIO, bgzf
+    from Bio.Seq import Seq
+    from Bio.SeqRecord import SeqRecord
+    from pyfaidx import Fasta
+
+    letters = pick.choice(["ACDEFGHIKLMNPQRSTVWY", "ACGTN", "acgtn"])
+    for name, packed, index in (("fasta", False, False), ("fasta_fai", False, True), ("fasta_bgzip", True, False)):
+        folder = out / name
+        folder.mkdir()
+        path = folder / ("all.fa.gz" if packed else "all.fa")
+        parts = [
+            SeqRecord(Seq("".join(pick.choices(letters, k=pick.randint(1, 4000)))), id=f"s{i}|x", description="a word")
+            for i in range(pick.randint(20, 60))
+        ]
+        with bgzf.open(str(path), "w") if packed else path.open("w") as f:
+            SeqIO.write(parts, f, "fasta")
+        with Fasta(str(path)) as own:
+            rows = [{"id": r.name, "sequence": str(r)} for r in own]
+        if not index:
+            for made in folder.glob("*.fai"):
+                made.unlink()
+        if packed:
+            codes = [np.frombuffer(r["sequence"].encode(), np.uint8) for r in rows]
+            rows = [{"id": r["id"], "sequence": c} for r, c in zip(rows, codes, strict=True)]
+        finish(out, name, rows, f"fasta:{folder}" + ("?sequence=uint8" if packed else ""))
+
+
+FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] = {
+    "tfrecord": tfrecord,
+    "lmdb": lmdb,
+    "lmdb_text": lmdb_text,
+    "hf": hf,
+    "parquet": parquet,
+    "fasta": fasta,
+}
+
+
+if __name__ == "__main__":
+    for seed in sys.argv[2].split(","):
+        for chosen in sys.argv[3:] or FORMATS:
+            folder = Path(sys.argv[1]) / seed
+            folder.mkdir(parents=True, exist_ok=True)
+            FORMATS[chosen](folder, np.random.default_rng(int(seed)), random.Random(seed))

@@ -1,0 +1,109 @@
+"""Tables and other files of records against the real daemon: every field of every sample is what the format's own
+reader gives, images as pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from table_files import value
+
+import larder
+
+HERE = Path(__file__).resolve()
+FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
+
+pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """The folder of what table_files.py wrote for three seeds."""
+    if not FORMATS.exists():
+        if os.environ.get("LARDER_REQUIRE_FORMATS"):
+            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
+        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
+    out = tmp_path_factory.mktemp("tables")
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "home")}
+    script = [FORMATS, "-W", "ignore", HERE.parent / "table_files.py", out, "1,2,3"]
+    subprocess.run(script, check=True, timeout=600, env=env)
+    return out
+
+
+def wanted(told):
+    """Of an image file its pixels, of others themselves."""
+    return {k: v[3] if len(v) > 3 else v for k, v in told.items()}
+
+
+def samples(loader):
+    """What is told of every sample, in the order of the dataset, by id."""
+    out = {}
+    for batch, index in loader:
+        for k, i in enumerate(index.tolist()):
+            assert i not in out
+            out[i] = {name: value(column[k]) for name, column in batch.items()}
+    return [out[i] for i in sorted(out)]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_fields_are_those_of_the_formats_own_readers(real, tables, seed):
+    found = sorted((tables / str(seed)).glob("*.uri"))
+    assert len(found) >= 7
+    for path in found:
+        want = [wanted(x) for x in json.loads(path.with_suffix(".json").read_text())]
+        loader = real(path.read_text(), batch_size=7, shuffle=seed > 1, seed=seed, return_index=True)
+        assert samples(loader) == want, path
+        loader.close()
+
+
+def test_classes_have_the_names_of_the_dataset(real, tables):
+    for name in ("hf", "parquet_hf"):
+        uri = (tables / "1" / f"{name}.uri").read_text()
+        want = json.loads((tables / "1" / f"{name}.json").read_text())
+        dogs = value(np.int64(1))
+        loader = real(uri, batch_size=5, subset="class == 'dog'", return_index=True)
+        assert samples(loader) == [wanted(x) for x in want if x["label"] == dogs]
+        loader.close()
+
+
+def test_a_damaged_record_costs_its_own_sample(real, tables, tmp_path):
+    folder = tmp_path / "tfrecord"
+    shutil.copytree(tables / "1" / "tfrecord", folder)
+    path = sorted(folder.iterdir())[0]
+    loader = real(f"tfrecord:{folder}", batch_size=4, on_error="skip", return_index=True)
+    stat = path.stat()
+    b = bytearray(path.read_bytes())
+    b[200] ^= 1  # in the first record
+    path.write_bytes(b)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    got = sorted(i for _, index in loader for i in index.tolist())
+    assert got == list(range(1, len(got) + 1))
+    (bad,) = loader.quarantined
+    assert bad.id == 0
+    assert "checksum" in bad.reason
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("hf:{0}/1/hf", "has the splits train, test"),
+        ("hf:{0}/1/hf?split=val", "has the splits train, test"),
+        ("hf:{0}/1", "no state.json"),
+        ("lmdb:{0}/1", "no data.mdb"),
+        ("lmdb:{0}/1/lmdb_text?value=jpeg", "not one of image, bytes"),
+        ("parquet:{0}/1/parquet?fields=id,nothing", 'names "nothing"'),
+        ("parquet:{0}/nowhere/*.parquet", "no file fits"),
+        ("tfrecord:{0}/1", "has no *.tfrecord"),
+        ("tfrecord:{0}/1/parquet/part-0.parquet", "the checksum of its length is wrong"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_words(real, tables, uri, words):
+    with pytest.raises(larder.Error) as e:
+        real(uri.format(tables), batch_size=4)
+    assert words in str(e.value)
