@@ -42,8 +42,8 @@ func (c *Crew) dropBlob(t *task) {
 	c.refresh() // one may have waited for room
 }
 
-// onward begins the stage behind the one that is done, as a task of its own: an inline worker from which the old one was
-// taken back may answer that too late. What nobody waits for any more is answered.
+// onward begins the stage behind the one that is done, as a task of its own: an inline worker from which the old one
+// was taken back may answer that too late. What nobody waits for any more is answered.
 func (c *Crew) onward(old *task) {
 	next := *old
 	t := &next
