@@ -83,11 +83,7 @@ Without a recipe file, these three are measured.`,
 					return err
 				}
 			}
-			if cfg.Stores, err = ownStores(); err != nil {
-				return err
-			}
-			defer cfg.Stores.Close()
-			p, err := measure(cmd.Context(), cfg)
+			p, err := measureStored(cmd.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -114,6 +110,15 @@ Without a recipe file, these three are measured.`,
 	cmd.Flags().Lookup("save").DefValue = "profile.json in the user's cache folder"
 	out.register(cmd)
 	return cmd
+}
+
+// measureStored is measure of a dataset that may lie in a store.
+func measureStored(ctx context.Context, cfg profile.Config) (_ *profile.Profile, err error) {
+	if cfg.Stores, err = ownStores(); err != nil {
+		return nil, err
+	}
+	defer cfg.Stores.Close()
+	return measure(ctx, cfg)
 }
 
 // measure runs the profile under a limit that also holds when storage hangs in the kernel; then its goroutines are
