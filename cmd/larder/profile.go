@@ -76,11 +76,7 @@ Without a recipe file, these three are measured.`,
 					return err
 				}
 			}
-			if cfg.Stores, err = ownStores(); err != nil {
-				return err
-			}
-			defer cfg.Stores.Close()
-			p, err := measure(cmd.Context(), cfg)
+			p, err := measureStored(cmd.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -122,6 +118,15 @@ func storageLimit(limit string) (int64, error) {
 		return 0, usagef("e.g. --storage-limit 20MB/s", "--storage-limit %s is no number of bytes a second", limit)
 	}
 	return n.Of(0), nil
+}
+
+// measureStored is measure of a dataset that may lie in a store.
+func measureStored(ctx context.Context, cfg profile.Config) (_ *profile.Profile, err error) {
+	if cfg.Stores, err = ownStores(); err != nil {
+		return nil, err
+	}
+	defer cfg.Stores.Close()
+	return measure(ctx, cfg)
 }
 
 // measure runs the profile under a limit that also holds when storage hangs in the kernel; then its goroutines are

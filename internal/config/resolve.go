@@ -101,11 +101,11 @@ func (c *Config) validateDisk(bad func(key, hint, format string, args ...any)) {
 		bad("tiers.disk.size", "write bytes like 200GiB", "tiers.disk.size %s: a percentage of memory says nothing of a disk",
 			d.Size)
 	case d.Dir != "" && d.Size.IsAuto():
-		bad("tiers.disk.size", "write bytes like 200GiB",
-			"tiers.disk.dir is %s, and tiers.disk.size does not say how large the tier may be", d.Dir)
+		bad("tiers.disk.size", "write bytes like 200GiB", "tiers.disk.dir is %s, and tiers.disk.size is not set",
+			d.Dir)
 	case d.Dir == "" && !d.Size.IsAuto():
-		bad("tiers.disk.dir", "name a directory on a fast local disk",
-			"tiers.disk.size is %s, and there is no directory in tiers.disk.dir", d.Size)
+		bad("tiers.disk.dir", "name a directory on a fast local disk", "tiers.disk.size is %s, and tiers.disk.dir is not set",
+			d.Size)
 	case d.Size.Of(0) > 0 && d.Size.Of(0) < leastDisk:
 		bad("tiers.disk.size", "raise it; 0 keeps nothing", "tiers.disk.size %s is less than %s", d.Size,
 			FormatBytes(leastDisk))

@@ -21,7 +21,7 @@ type Disk struct {
 	BytesPerSecond float64 `json:"bytes_per_second"` // to all workers at once, checksums included
 	Latency        float64 `json:"latency_seconds"`  // of one sample to one reader: the median
 	Method         string  `json:"method"`           // how the page cache was kept out
-	Cold           float64 `json:"cold"`             // part of the files that were not cached before; -1 = unknown
+	Cold           float64 `json:"cold"`             // part of the files that were not cached then; -1 = unknown
 }
 
 const (

@@ -295,7 +295,7 @@ func Demand(budget int64, use Use, list ...*Profile) partition.Demand {
 // storageRates are the bytes a second at which each profile's stored samples come, with a disk tier of so many bytes
 // before their stores. Samples are drawn at random, so the part that the tier holds of a dataset is the part of its
 // reads that it serves. Encoded memory holds samples that the tier holds too: what is in memory leaves as large a part
-// of the other reads to the tier. Where the tier is smaller than all datasets, each has as large a part of itself there.
+// of the other reads to the tier. A tier that is smaller than all datasets holds as large a part of each.
 func storageRates(diskBytes int64, list []*Profile) []float64 {
 	var all int64
 	seen := map[string]bool{}

@@ -107,8 +107,8 @@ func Run(ctx context.Context, cfg Config) (*Profile, error) {
 	}
 	r.choose(data)
 	begun := time.Now()
-	phases := []func(context.Context) error{r.read, r.disk, r.decode, r.prepare, r.augment, r.finish, r.memory}
-	for _, phase := range phases {
+	for _, phase := range []func(context.Context) error{r.read, r.disk, r.decode, r.prepare, r.augment, r.finish,
+		r.memory} {
 		if err := phase(ctx); err != nil {
 			return nil, err
 		}

@@ -284,7 +284,7 @@ class Service:
         """Reads what has arrived; blocks when nothing has."""
         for type_, rid, payload in self.link.receive():
             if type_ == _wire.TASK:
-                self.tasks.append(Task._make(_TASK.unpack_from(payload)))
+                self.tasks.append(Task(*_TASK.unpack_from(payload)))
             else:
                 self._take(type_, rid, payload)
 
