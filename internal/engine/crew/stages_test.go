@@ -46,7 +46,7 @@ func native(t *testing.T, natives chan func(error)) func(error) {
 	}
 }
 
-// held is what records have that no tier holds.
+// heldBytes is what records have that no tier holds.
 func (r *rig) heldBytes() (n int64) {
 	r.Crew.mu.Lock()
 	defer r.Crew.mu.Unlock()
@@ -56,7 +56,8 @@ func (r *rig) heldBytes() (n int64) {
 	return n
 }
 
-// A task goes from a worker to a built-in op and to a worker, and is answered once. A failure of the op is the sample's.
+// A task goes from a worker to a built-in op and on to a worker, and is answered once. A failure of the op is that of
+// the sample.
 func TestStagesFollowOneAnother(t *testing.T) {
 	for _, bad := range []error{nil, errors.New("no image")} {
 		r, natives := stagedRig(t)
