@@ -1,9 +1,10 @@
-"""Images with masks and boxes: a dataset of one's own, cached, with random steps in Python behind it.
+"""Images with masks and boxes: a dataset of one's own, cached, with larder's random ops behind it.
 
     python examples/python_datasets/image_and_mask.py
 
 `Shapes` stands for a dataset that opens large files: item i is always the same, so `cache="items"` keeps it for both
-jobs. `flip` and `crop` are random: every sample of every epoch gets its own, the same for image, mask and box. """
+jobs. The daemon crops, flips and changes colours itself: every sample of every epoch gets its own draw, which is the
+same for image, mask and boxes. """
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 import larder
 import numpy as np
 import two_jobs
+from larder import ops
 
 SIDE, CROP, COUNT = 96, 64, 240
 
@@ -31,30 +33,21 @@ class Shapes:
         rows, columns = np.ogrid[:SIDE, :SIDE]
         mask = (rows - y) ** 2 + (columns - x) ** 2 <= radius**2
         image[mask] += np.uint8(150)
-        box = np.array([x - radius, y - radius, x + radius + 1, y + radius + 1], np.float32)
-        return {"image": image, "mask": mask, "box": box, "id": index}
+        boxes = np.array([[x - radius, y - radius, x + radius + 1, y + radius + 1]], np.float32)
+        return {"image": image, "mask": mask, "boxes": boxes, "id": index}
 
 
-@larder.transform(version=1, random=True)
-def flip(item, rng):
-    if rng.random() < 0.5:
-        return item
-    x0, y0, x1, y1 = item["box"]
-    box = np.array([SIDE - x1, y0, SIDE - x0, y1], np.float32)
-    return {**item, "image": item["image"][:, ::-1], "mask": item["mask"][:, ::-1], "box": box}
-
-
-@larder.transform(version=1, random=True)
-def crop(item, rng):
-    y, x = (int(v) for v in rng.integers(0, SIDE - CROP + 1, 2))
-    part = (slice(y, y + CROP), slice(x, x + CROP))
-    box = np.clip(item["box"] - np.array([x, y, x, y], np.float32), 0, CROP)
-    return {**item, "image": item["image"][part], "mask": item["mask"][part], "box": box}
+TRANSFORM = [
+    ops.Fields(mask="mask", boxes="boxes"),
+    ops.RandomResizedCrop(CROP, scale=(0.3, 1.0)),
+    ops.HFlip(),
+    ops.ColorJitter(brightness=0.2),
+]
 
 
 def train(job: int, epochs: int, _folder: Path) -> None:
     loader = larder.Loader(
-        Shapes(), name="shapes", cache="items", transform=[flip, crop], batch_size=16, shuffle=True, num_workers=1,
+        Shapes(), name="shapes", cache="items", transform=TRANSFORM, batch_size=16, shuffle=True, num_workers=1,
         seed=job, job=f"masks-{job}",
     )
     with loader:
@@ -62,8 +55,14 @@ def train(job: int, epochs: int, _folder: Path) -> None:
             ids, bright, dark = [], 0.0, 0.0
             for batch in loader:
                 ids += batch["id"].tolist()
-                bright += float(batch["image"][batch["mask"]].sum())
-                dark += float(batch["image"][~batch["mask"]].sum())
+                for image, mask, (box,) in zip(batch["image"], batch["mask"], batch["boxes"], strict=True):
+                    bright += float(image[mask].sum())
+                    dark += float(image[~mask].sum())
+                    rows, columns = mask.nonzero()
+                    if len(rows):  # the disc lies in its box, which moved with it
+                        x0, y0, x1, y1 = box
+                        assert x0 - 1 <= columns.min() and columns.max() <= x1 + 1
+                        assert y0 - 1 <= rows.min() and rows.max() <= y1 + 1
             assert sorted(ids) == list(range(COUNT))
             print(f"job {job}, epoch {epoch}: {len(ids)} samples, {bright / (bright + dark):.0%} of the light in masks",
                   flush=True)

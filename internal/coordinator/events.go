@@ -53,6 +53,7 @@ type Making struct {
 	Workers bool
 	Bare    bool // the decoded form is the sample's number alone: it costs nothing, and no tier keeps it
 	InSteps bool // the decoded form is made apart, because workers that can make it need not know the rest
+	Native  bool // what is made of the decoded form is made by the executor's own workers
 }
 
 // Attach binds a client to a rank. Slots of its ring are free at first.
@@ -250,6 +251,7 @@ type Augment struct {
 	Seed     uint64
 	Instance uint32
 	Turn     uint64 // tasks are to be done by turn
+	Beside   uint64 // as of a Fill
 }
 
 // Fill writes one row of a batch into its slot. The effect is a *Fill, good until it is answered: those of a batch lie

@@ -280,8 +280,12 @@ func (fl *flights) handOut(f *flight) {
 	if f.parent != nil {
 		from.Flight = f.parent.id
 	}
+	beside := f.turn
+	if s := fl.roster.streams[f.job]; f.foreign && s != nil {
+		beside = fl.besideTurn(s)
+	}
 	fl.step.emit(Augment{Flight: f.id, Job: f.job, Key: f.key, From: from, Keep: f.entry.held, Seed: f.seed,
-		Instance: f.instance, Turn: f.turn})
+		Instance: f.instance, Turn: f.turn, Beside: beside})
 }
 
 // prepared takes the result of a flight.
@@ -547,6 +551,7 @@ func (fl *flights) dropUnwanted(f *flight) {
 func (fl *flights) filled(d *delivery, e Filled) {
 	w := &d.rows[e.Row]
 	fl.served(d.s, w.turn)
+	fl.servedBeside(d.s, d.fills[e.Row].Beside)
 	hold, f := w.pin, w.flight
 	w.pin, w.flight = pin{}, nil
 	if e.Augments > 0 {

@@ -20,3 +20,20 @@ func (f *flight) count(to *int, n int) {
 		*to += n
 	}
 }
+
+// besideTurn is the turn among the executor's own work of something that its workers make for a stream whose samples
+// workers of clients make: with a clock of its own, so that such jobs and others have equal shares.
+func (fl *flights) besideTurn(s *stream) uint64 {
+	if !s.making.Native {
+		return fl.turn + 1 // as of a job that is not behind: copying a record takes little
+	}
+	s.beside = max(s.beside, fl.turn) + 1
+	return s.beside
+}
+
+// servedBeside moves the clock of the executor's own work.
+func (fl *flights) servedBeside(s *stream, turn uint64) {
+	if s.making.Native {
+		fl.turn = max(fl.turn, turn)
+	}
+}

@@ -115,6 +115,7 @@ type stream struct {
 	last     uint32
 	picked   uint32           // samples that were picked of the running epoch, of order given
 	turn     uint64           // the turn of its last planned sample
+	beside   uint64           // the last one among the executor's own work, of a stream that has another clock
 	stored   meter            // stored bytes of the objects that were prepared for it
 	deferred []deferredRow    // rows that wait until the sampler is ready
 	next     []ident.ObjectID // the objects of job.Next

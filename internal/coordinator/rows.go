@@ -109,7 +109,7 @@ func (fl *flights) filling(d *delivery, i int, from Source) *Fill {
 		Seed: s.seed, Instance: d.instance + w.at, Turn: w.turn,
 		Beside: w.turn} // the row is not being filled, so an earlier one has no reader
 	if s.making.Workers {
-		d.fills[i].Beside = fl.turn + 1 // as of a job that is not behind: copying a record takes little
+		d.fills[i].Beside = fl.besideTurn(s)
 	}
 	return &d.fills[i]
 }

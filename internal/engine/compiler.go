@@ -240,10 +240,4 @@ func (c *compiler) fitsRing(j *job) error {
 }
 
 // opsOf are the ops of a job's recipe as they came.
-func opsOf(spec *larderv1.JobSpec) []prep.OpSpec {
-	ops := make([]prep.OpSpec, 0, len(spec.GetTransform()))
-	for _, o := range spec.GetTransform() {
-		ops = append(ops, prep.OpSpec{Kind: o.GetKind(), Name: o.GetName(), Args: o.GetArgs().AsMap()})
-	}
-	return ops
-}
+func opsOf(spec *larderv1.JobSpec) []prep.OpSpec { return opSpecs(spec.GetTransform()) }

@@ -219,7 +219,7 @@ func TestBadSpecsOnRecords(t *testing.T) {
 		"no fields":                  func(s *larderv1.JobSpec) { s.Schema = &larderv1.Schema{} },
 		"unknown kind":               func(s *larderv1.JobSpec) { s.Schema.Fields[0].Kind = "tensor" },
 		"cache is":                   func(s *larderv1.JobSpec) { s.Cache = "all" },
-		"does not work yet":          recipe(op("Resize", map[string]any{"size": 3.0})),
+		"0 fields of the records":    recipe(op("Resize", map[string]any{"size": 3.0})),
 		"has no name":                recipe(pythonOp("", false)),
 		"have 3 bytes":               func(s *larderv1.JobSpec) { s.Indices = []byte{1, 2, 3} },
 		"id 1 follows 1":             func(s *larderv1.JobSpec) { s.Indices = u32(1, 1) },

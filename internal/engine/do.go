@@ -22,7 +22,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Prepare:
 		e.hand(eff, x.Turn, e.jobs.byID(x.Job).forWork())
 	case coordinator.Augment:
-		e.hand(eff, x.Turn, e.jobs.byID(x.Job).forWork())
+		e.handAugment(eff, &x)
 	case *coordinator.Fill:
 		e.handFill(x)
 	case coordinator.Discard:
@@ -76,10 +76,21 @@ func (e *Engine) hand(eff coordinator.Effect, turn uint64, j *work.Job) {
 	e.pool.Add(eff, turn, j, nil)
 }
 
-// handFill is hand for a row: one that is a copy of a record needs no worker of a client.
+// handAugment is hand for a shared sample: one that built-in ops make needs no worker of a client.
+func (e *Engine) handAugment(eff coordinator.Effect, x *coordinator.Augment) {
+	j := e.jobs.byID(x.Job).forWork()
+	if j != nil && j.ByClients() && j.Made.Suffix() != nil {
+		e.pool.Add(eff, x.Beside, j, nil)
+		return
+	}
+	e.hand(eff, x.Turn, j)
+}
+
+// handFill is hand for a row: one that is a copy of a record, or that built-in ops make of one, needs no worker of a
+// client.
 func (e *Engine) handFill(x *coordinator.Fill) {
 	j, r := e.jobs.byID(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
-	if j != nil && j.ByClients() && !j.Made.Ready(x.From.Key.Form) {
+	if j != nil && j.ByClients() && !j.Made.Ready(x.From.Key.Form) && j.Made.Suffix() == nil {
 		e.crew.Add(x, j, r)
 		return
 	}

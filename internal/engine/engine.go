@@ -101,6 +101,9 @@ func New(cfg Config) (*Engine, error) {
 		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
 		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
 		Owns: e.ownsRank, Ended: e.jobs.over, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
+		Native: func(j *work.Job, runs []work.Run, key prep.RandKey, blob []byte, done func([]byte, error)) {
+			e.pool.Native(j, runs, key, blob, done)
+		},
 	})
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,

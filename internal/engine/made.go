@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"sort"
 	"strconv"
@@ -57,12 +56,7 @@ func normaliseMade(s *larderv1.JobSpec) error {
 		return bad("sample_timeout", fmt.Sprintf("choose up to %v; 0 = no limit", maxTimeout), "sample_timeout is %v", d)
 	}
 	for _, op := range s.GetTransform() {
-		if op.GetKind() != pythonOp {
-			return errs.New(errs.Unsupported, "transform",
-				"do it in the dataset, or in a @larder.transform; built-in ops work on folders of images",
-				"register job %s: built-in op %s on a dataset made by workers does not work yet", s.GetName(), op.GetName())
-		}
-		if op.GetName() == "" {
+		if op.GetKind() == pythonOp && op.GetName() == "" {
 			return bad("transform", "name it", "an op of kind python has no name")
 		}
 	}
@@ -106,14 +100,8 @@ func (l *library) recipeOn(
 	if t := spec.GetSampleTimeout(); t != nil {
 		made.Timeout = t.AsDuration()
 	}
-	if spec.GetCache() == cacheItems {
-		made.Cut = made.Steps
-		for i, op := range spec.GetTransform() {
-			if op.GetArgs().GetFields()["random"].GetBoolValue() {
-				made.Cut = uint32(i) + 1
-				break
-			}
-		}
+	if err := planSteps(spec, made); err != nil {
+		return nil, nil, err
 	}
 	recipe, err := foreignRecipe(data, spec, made)
 	return recipe, made, err
@@ -131,14 +119,8 @@ func foreignRecipe(data *source.Dataset, spec *larderv1.JobSpec, made *work.Made
 		str(what)
 		str(data.URI())
 		str(strconv.FormatUint(data.Fingerprint(), 16))
-		for _, op := range spec.GetTransform()[:max(int(steps)-1, 0)] {
-			args, err := json.Marshal(op.GetArgs().AsMap()) // its keys are sorted
-			if err != nil {
-				return 0, errs.New(errs.Invalid, "transform", "use numbers, text and lists",
-					"register job %s: the arguments of op %s cannot be written as JSON", spec.GetName(), op.GetName()).Because(err)
-			}
-			str(op.GetName())
-			str(string(args))
+		if err := nameSteps(str, spec, made, steps); err != nil {
+			return 0, err
 		}
 		if out {
 			for i := range made.Out.Fields {
@@ -160,7 +142,8 @@ func foreignRecipe(data *source.Dataset, spec *larderv1.JobSpec, made *work.Made
 
 // makingOf is what the coordinator must know of a job whose samples workers make.
 func makingOf(m *work.Made) coordinator.Making {
-	return coordinator.Making{Workers: true, Bare: m.Cut == 0, InSteps: 0 < m.Cut && m.Cut < m.Steps}
+	return coordinator.Making{Workers: true, Bare: m.Cut == 0, InSteps: 0 < m.Cut && m.Cut < m.Steps,
+		Native: m.Suffix() != nil}
 }
 
 // listed is what the indices of a spec select.

@@ -47,7 +47,7 @@ func erase(s *step, img Image, dst []byte) {
 func (r *Recipe) eraseFinished(key RandKey, dst []byte) {
 	for i := range r.erasings {
 		e := &r.erasings[i]
-		o, rnd := &r.ops[e.at], key.rand(e.at)
+		o, rnd := &r.ops[e.at], key.rand(r.first+e.at)
 		b, ok := o.eraseBox(&rnd, r.outW, r.outH)
 		if !ok {
 			continue

@@ -2,6 +2,7 @@ package prep
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	"larder/internal/errs"
@@ -111,18 +112,22 @@ var opNames = []string{
 //
 // Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts
 // that goes back to uint8 must agree in scale.
-func ParseRecipe(ops []OpSpec) (*Recipe, error) {
+func ParseRecipe(ops []OpSpec) (*Recipe, error) { return parseRecipe(ops, &Recipe{}) }
+
+// parseRecipe fills in r.
+func parseRecipe(ops []OpSpec, r *Recipe) (*Recipe, error) {
 	if len(ops) > maxOps {
 		return nil, errs.New(errs.RecipeInvalid, "transform", "join ops", "a recipe of %d ops is longer than the %d that "+
 			"are allowed", len(ops), maxOps)
 	}
 	p := parser{}
 	for i, spec := range ops {
-		if err := p.add(i, spec); err != nil {
+		if err := p.add(max(r.first-1, 0)+i, spec); err != nil { // ops are counted from 0, steps from 1
 			return nil, err
 		}
 	}
-	r := &Recipe{ops: append(p.image, p.tail...), imageOps: len(p.image)}
+	r.imageOps = len(p.image)
+	r.ops = slices.Concat(p.image, p.tail)
 	if err := r.finalize(p.layoutFrom != "", p.layoutFrom); err != nil {
 		return nil, err
 	}

@@ -50,6 +50,9 @@ func (p *parser) parseMore(a *args) (o op, tail, known bool) {
 			p.tail = append(p.tail, o)
 		}
 		return o, o.kind == opRandomErasing, true
+	case "fields":
+		a.fail("leave it out", "is for records: the samples of this dataset have one image")
+		return op{}, false, true
 	case "mixup", "cutmix":
 		p.mix(a)
 		return op{}, true, true

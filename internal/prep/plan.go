@@ -80,7 +80,7 @@ func (w *Worker) plan(r *Recipe, ops opRange, key RandKey, width, height int) (p
 	p := planner{steps: w.steps[:0], w: width, h: height}
 	for i := ops.from; i < ops.to; i++ {
 		o := &r.ops[i]
-		rnd := key.rand(i)
+		rnd := key.rand(r.first + i)
 		switch o.kind {
 		case opResize:
 			rw, rh := o.resized(p.w, p.h)

@@ -129,7 +129,7 @@ func (r *Recipe) Params(i int, key RandKey, w, h int) map[string]any {
 		return map[string]any{}
 	}
 	o := &r.ops[i]
-	rnd := key.rand(i)
+	rnd := key.rand(r.first + i)
 	switch o.kind {
 	case opResize:
 		rw, rh := o.resized(w, h)

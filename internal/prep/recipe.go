@@ -59,6 +59,8 @@ type Recipe struct {
 	suffix   ident.RecipeID
 	outW     int // final width when fixed, else 0
 	outH     int
+	first    int  // number of the first op: op i draws as op first+i
+	free     bool // of the image of a record: it may keep a size of its own whatever its type
 }
 
 // affine is ((v/255)-mean)/std a channel; ok when the arithmetic of the kernels gives the bits of the table.
@@ -105,6 +107,15 @@ func fingerprint(cut string, ops []op) ident.RecipeID {
 	b = append(b, "\ndecode "...)
 	b = append(b, DecoderName()...)
 	b = strconv.AppendInt(append(b, ' '), decodeVersion, 10)
+	h := xxhash.Sum64(appendOps(b, ops))
+	if h == 0 {
+		h = 1
+	}
+	return ident.RecipeID(h)
+}
+
+// appendOps appends the names, versions and arguments of canonical ops.
+func appendOps(b []byte, ops []op) []byte {
 	for i := range ops {
 		b = append(b, '\n')
 		b = append(b, ops[i].spec.Name...)
@@ -122,11 +133,7 @@ func fingerprint(cut string, ops []op) ident.RecipeID {
 			b = append(append(append(append(b, ' '), name...), '='), v...)
 		}
 	}
-	h := xxhash.Sum64(b)
-	if h == 0 {
-		h = 1
-	}
-	return ident.RecipeID(h)
+	return b
 }
 
 // finalize derives everything from r.ops: cuts, output, lookup table, fingerprints.
@@ -181,7 +188,7 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 			o.DType, o.Layout = cast.dtype, cast.layout
 		}
 	}
-	if ragged {
+	if ragged && !r.free {
 		const hint = "end the size-changing ops with a fixed size: RandomResizedCrop(224), CenterCrop(224) or " +
 			"Resize([224, 224])"
 		switch {
@@ -199,6 +206,9 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 				"%s asks for layout CHW, but images of unlike sizes are delivered as uint8 HWC", layoutFrom)
 		}
 		o.Layout = HWC
+	}
+	if cast == nil && r.free {
+		o.Layout = HWC // as it came
 	}
 	if cast == nil {
 		r.ops = append(r.ops, newToDtype(Uint8, false, o.Layout))

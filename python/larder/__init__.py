@@ -11,15 +11,16 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
 2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_ring``, ``_lease``, ``_board``: memory, and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
-4. ``_digest``, ``_seeds``, ``_transform``, ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets and
-   steps in Python, the processes that run them, and batches of what they make.
-5. ``_foreign``, ``ops``, ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_stream``,
-   ``_arguments``: what a script asks for.
-6. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
+4. ``_digest``, ``_seeds``, ``_transform``, ``_foreign``, ``ops``, ``_builtin``: steps, in Python and built in.
+5. ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets in Python, the processes that run them and
+   their steps, and batches of what they make.
+6. ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_stream``, ``_arguments``: what
+   a script asks for.
+7. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
-7. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
-8. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
-9. ``_make``, ``_facts``, ``_resume``, ``_loader``, ``torch``: the Loader, and torch's DataLoader on it.
+8. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
+9. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
+10. ``_make``, ``_facts``, ``_resume``, ``_loader``, ``torch``: the Loader, and torch's DataLoader on it.
 """
 
 from . import errors, ops
@@ -33,6 +34,7 @@ from .errors import (
     DeadlineError,
     DeniedError,
     Error,
+    FieldsWarning,
     InvalidError,
     JobEndedError,
     KeptBatchesWarning,
@@ -63,6 +65,7 @@ __all__ = [
     "DeniedError",
     "EpochAccount",
     "Error",
+    "FieldsWarning",
     "InvalidError",
     "JobEndedError",
     "JobStats",

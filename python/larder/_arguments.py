@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from . import _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _stream, _torch, _transform, ops
+from . import _builtin, _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _stream, _torch, ops
 from ._messages import JobSpec
 from ._plan import Plan
 from ._stream import Sampling
@@ -292,7 +292,7 @@ class Arguments:
         return Plan(
             part=part,
             identity=_dataset.identity(part.base, self.name, self.version, mark, alone=alone),
-            steps=_transform.steps(self.transform),
+            steps=_builtin.steps(self.transform),
             cache=self.cache or "",
             workers=workers,
             context=_crew.context(self.multiprocessing_context),
@@ -375,7 +375,7 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments, plan: P
         "shuffle": shuffle,
         "order": order if a.sampler is None else "given",
         "seed": str(_checks.integer("seed", a.seed, 0, 2**64 - 1)),
-        "transform": ops.recipe(a.transform) if plan is None else [s.message() for s in plan.steps],
+        "transform": ops.recipe(a.transform) if plan is None else [],
         "dropLast": _checks.flag("drop_last", a.drop_last),
         "even": "" if a.even is None else _checks.choice("even", a.even, ("drop", "none")),
         "worldSize": place.world_size,

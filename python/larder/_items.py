@@ -11,10 +11,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import _dataset, _nested, _record, _seeds
+from . import _builtin, _dataset, _nested, _record, _seeds
+from ._builtin import Builtin, Step
 from ._nested import Structure
 from ._record import FieldDict, Leaf
-from ._transform import Transform
 from .errors import InvalidError
 
 _KNOWN = 256  # forms of items that are remembered
@@ -77,7 +77,7 @@ class Clock:
 class Maker:
     """A dataset and its steps, in the process that runs them."""
 
-    def __init__(self, base: Any, steps: Sequence[Transform], layouts: Sequence[Layout] = ()) -> None:
+    def __init__(self, base: Any, steps: Sequence[Step], layouts: Sequence[Layout] = ()) -> None:
         self.base = base
         self.steps = steps
         self.layouts = layouts
@@ -90,6 +90,8 @@ class Maker:
         if number == 0:
             return _dataset.fetch(self.base, sample)
         step = self.steps[number - 1]
+        if isinstance(step, Builtin):
+            return item  # the daemon runs it
         return step.run(item, _seeds.generator(k) if step.random else None)
 
     def make(self, task: Task, given: Any) -> list[Leaf]:
@@ -215,9 +217,14 @@ def failure(index: int, e: BaseException) -> Failure:
 
 def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
     """The layouts of one item after each step, the digest of the item itself, and the largest record of it."""
-    item, layouts, largest, digest = None, [], 0, ""
+    item, layouts, largest, digest, free = None, list[Layout](), 0, "", False
     for number in range(len(maker.steps) + 1):
         item = maker.step(item, seed, 0, index, number)
+        run = _builtin.run_at(maker.steps, number) if number else []
+        if run:
+            before = layouts[-1]
+            shapes = _builtin.Shapes(run, before.fields)
+            item, free = shapes.stand_in(item, before.structure), free or shapes.varies
         try:
             leaves, structure = _nested.flatten(item)
             fields = _record.describe(leaves, structure.names)
@@ -230,7 +237,7 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
             _record.write(leaves, record)
             digest = hashlib.blake2b(record, digest_size=16).hexdigest()
         largest = max(largest, size)
-        layouts.append(Layout(fields, structure))
+        layouts.append(Layout(_record.relax(fields) if free else fields, structure))
     return layouts, digest, largest
 
 

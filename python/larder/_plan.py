@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _crew, _dataset, _items, _record, _seeds
+from . import _builtin, _crew, _dataset, _items, _record, _seeds
 from ._batches import Batches
+from ._builtin import Builtin, Step
 from ._caller import warn
 from ._dataset import Identity, Part
 from ._items import Clock, Layout, Look, Probe
-from ._messages import AddRecordsRequest, SchemaMessage
+from ._messages import AddRecordsRequest, OpMessage, SchemaMessage
 from ._ragged import MODES, Ragged
-from ._transform import Transform
 from ._worker import Orders, Work
 from .errors import InvalidError, RandomItemWarning
 
@@ -27,7 +27,7 @@ class Plan:
 
     part: Part
     identity: Identity
-    steps: list[Transform]
+    steps: list[Step]
     cache: str  # "items", "none", or "" where the script does not say
     workers: int
     context: Any  # of multiprocessing
@@ -77,6 +77,7 @@ class Plan:
             else:
                 with _seeds.Kept():
                     self.probe = _items.probe(maker, work.look, Clock(), 0.0, lambda index: None)
+            _builtin.warn_of(self.steps, [x.fields for x in self.probe.layouts])
         if self.probe.random and self.cache == "items":
             warn(
                 f"cache='items' says that item i is always the same, but {_dataset.describe(self.part.base)} gives "
@@ -118,6 +119,16 @@ class Plan:
     def schema(self) -> SchemaMessage:
         """The schema of what the job is handed."""
         return {"fields": [_message(f) for f in self._fields()], "structure": self.final.structure.text}
+
+    def transform(self) -> list[OpMessage]:
+        """The steps of the recipe. Of ops behind a step in Python the daemon is told what they are handed."""
+        out: list[OpMessage] = []
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Builtin) and i > 0 and not isinstance(self.steps[i - 1], Builtin):
+                out.append(step.message(self.probed.layouts[i].fields))
+            else:
+                out.append(step.message())
+        return out
 
     def records(self) -> AddRecordsRequest:
         """The dataset, for the daemon."""

@@ -158,7 +158,6 @@ def steps(transform: Any) -> list[Transform]:
         kind = f"the class {transform.__name__}" if isinstance(transform, type) else f"{transform!r}"
         raise InvalidError(
             f"transform: {kind} is no step of a dataset in Python", reason="RECIPE_INVALID", subject="transform",
-            hint="a step is a function of an item, best marked with @larder.transform; larder.ops work on "
-            "imagefolder: datasets",
+            hint="a step is a function of an item, best marked with @larder.transform, or an op of larder.ops",
         )  # fmt: skip
     return [Transform(transform, "1", True, {})]

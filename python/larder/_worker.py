@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _items, _record, _wire
+from ._builtin import Step
 from ._items import Clock, Layout, Look, Maker, Task
 from ._record import Leaf
-from ._transform import Transform
 from ._version import __version__
 from .errors import Error, NotFoundError, UnavailableError
 
@@ -56,7 +56,7 @@ class Work:
     """What a worker needs to know; it travels to the process as multiprocessing does it."""
 
     base: Any
-    steps: Sequence[Transform]
+    steps: Sequence[Step]
     layouts: Sequence[Layout]  # empty: the worker is asked to find them
     look: Look  # at what to look then
     timeout: float  # seconds that an item may take then

@@ -181,6 +181,10 @@ class RandomItemWarning(UserWarning):
     """``cache="items"`` was declared for a dataset whose items are random: every epoch would see the same ones."""
 
 
+class FieldsWarning(UserWarning):
+    """Built-in ops move the image of each sample, and a field that looks like its mask is not named."""
+
+
 class WorkerWarning(UserWarning):
     """A worker process ended; another one took its place. A Loader warns of it once."""
 

@@ -25,6 +25,7 @@ __all__ = [
     "ColorJitter",
     "Compose",
     "CutMix",
+    "Fields",
     "GaussianBlur",
     "Grayscale",
     "HFlip",
@@ -69,6 +70,33 @@ class Op:
             if value is not None:
                 args[f.name] = value
         return {"name": name, "args": args}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields(Op):
+    """Says which fields of a dataset in Python the ops behind it touch, until a step in Python or the next Fields.
+
+    Ops that move pixels act on the image, its masks, boxes and keypoints together, with one draw; all others on the
+    image alone. Fields that are not named pass unchanged. Without it the image is field ``image``, or the only one that
+    can be an image, and nothing else moves. The fields of a tuple are named by their place: "0", "1".
+
+    Args:
+        image: a uint8 array (H, W, 3).
+        mask: an array (..., H, W) of any dtype, or several; resized and rotated by the nearest pixel.
+        boxes: an array (..., 4) of float32, float64, int32 or int64, or several. Crops and rotations clamp them to the
+            image; none is left out.
+        keypoints: an array (..., 2) of x and y, dtypes as boxes, or several. They are not clamped.
+        box_format: "XYXY" (default), "XYWH" or "CXCYWH".
+
+    Example:
+        >>> [ops.Fields(mask="mask", boxes="boxes"), ops.RandomResizedCrop(224), ops.HFlip(), ops.Normalize("imagenet")]
+    """
+
+    image: str | None = None
+    mask: str | Sequence[str] | None = None
+    boxes: str | Sequence[str] | None = None
+    keypoints: str | Sequence[str] | None = None
+    box_format: str = "XYXY"
 
 
 @dataclasses.dataclass(frozen=True)

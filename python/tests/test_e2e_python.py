@@ -508,7 +508,7 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         ({"subset": "id < 3"}, "Subset works"),
         ({"fields": ("image",)}, "gives its own"),
         ({"ragged": "nested"}, "output='torch'"),
-        ({"transform": larder.ops.HFlip()}, "no step"),
+        ({"transform": larder.ops.HFlip()}, "0 fields of the items can be its image"),
     ):
         with pytest.raises(larder.InvalidError, match=words):
             real(ten, batch_size=2, **kw)

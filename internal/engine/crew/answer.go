@@ -84,6 +84,7 @@ func (c *Crew) unwanted(t *task) bool {
 }
 
 func (c *Crew) fail(t *task, why string) {
+	c.dropBlob(t)
 	c.mu.Lock()
 	c.mu.stats.Failed++
 	c.mu.Unlock()
@@ -124,9 +125,7 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 			"reason", err.Error())
 		c.refuse(w, t, why)
 	} else {
-		c.count(w, t, took)
-		w.answers = append(w.answers, t.done(kept, int64(d.Bytes)))
-		t.release()
+		w.stageDone(t, took, kept, int64(d.Bytes))
 	}
 	return nil
 }
@@ -142,12 +141,31 @@ func (c *Crew) refuse(w *Worker, t *task, why string) {
 	c.again(w, t, why, true)
 }
 
-// count enters what a record took into the counters and the meters.
+// stageDone goes on behind what the worker has made.
+func (w *Worker) stageDone(t *task, took time.Duration, kept bool, bytes int64) {
+	c := w.c
+	t.took += took
+	if t.last < t.end {
+		c.mu.Lock()
+		w.done++
+		c.mu.Unlock()
+		c.onward(t)
+		return
+	}
+	c.count(w, t, t.took)
+	c.dropBlob(t)
+	w.answers = append(w.answers, t.done(kept, bytes))
+	t.release()
+}
+
+// count enters what a record took into the counters and the meters. w is nil when the last stage was built-in ops.
 func (c *Crew) count(w *Worker, t *task, took time.Duration) {
 	c.mu.Lock()
 	c.mu.stats.Tasks++
 	c.mu.stats.Seconds[t.step()] += took.Seconds()
-	w.done++
+	if w != nil {
+		w.done++
+	}
 	n := 0
 	for _, o := range c.mu.workers {
 		if o.fits(t.fit) {
@@ -169,6 +187,14 @@ func (w *Worker) takeOver(t *task, d wire.DoneFrame) (kept bool, err error) {
 		return false, fmt.Errorf("a record of %d bytes at %d lies outside the %d bytes of its memory", d.Bytes, d.Offset, n)
 	}
 	src := mem[d.Offset : d.Offset+d.Bytes : d.Offset+d.Bytes]
+	if t.last < t.end {
+		return false, c.pass(t, src)
+	}
+	return c.put(t, src)
+}
+
+// put copies the record of a whole task to where it belongs, and checks the copy.
+func (c *Crew) put(t *task, src []byte) (kept bool, err error) {
 	if t.keep && t.fill == nil {
 		c.cfg.Tiers.Wait(t.after)
 		b, err := c.cfg.Store.Alloc(t.key, int64(len(src)))

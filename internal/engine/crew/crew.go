@@ -9,6 +9,7 @@ import (
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/ident"
+	"larder/internal/prep"
 	"larder/tiers"
 )
 
@@ -25,6 +26,9 @@ type Config struct {
 	Send func(coordinator.Event) bool
 	// Owns reports whether a process holds a rank of a job.
 	Owns func(pid int32, job ident.JobID) bool
+	// Native runs built-in ops on a record, in another goroutine, and calls done there with what came of it, which is not
+	// to be kept. It does not wait.
+	Native func(j *work.Job, runs []work.Run, key prep.RandKey, blob []byte, done func(out []byte, err error))
 	// Ended reports whether a job has ended.
 	Ended func(job ident.JobID) bool
 	// Note writes a line to the log without waiting for it.
@@ -195,20 +199,27 @@ func (c *Crew) feed() {
 		}
 		added, fresh, dropped := c.mu.added, c.mu.fresh, c.mu.dropped
 		c.mu.added, c.mu.fresh, c.mu.dropped = nil, nil, nil
-		var trivial []*task
+		var trivial, native []*task
 		for _, t := range added {
-			if t.answered() {
+			switch {
+			case t.answered():
 				trivial = append(trivial, t)
-				continue
+			case len(t.runs) > 0:
+				native = append(native, t)
+			default:
+				c.enqueue(t)
 			}
-			c.enqueue(t)
 		}
 		c.mu.Unlock()
+		for _, t := range native {
+			c.native(t)
+		}
 		for _, t := range trivial {
 			c.cfg.Send(t.trivial())
 			t.release()
 		}
 		for _, t := range dropped {
+			c.dropBlob(t)
 			c.cfg.Send(t.lost())
 			t.release()
 		}
@@ -299,7 +310,8 @@ func (c *Crew) take(w *Worker) *task {
 // mayDo reports whether a worker whose recipe fits may have a task: not one that it failed, while another worker could
 // have it, and not one whose record would have no room. c.mu is held.
 func (c *Crew) mayDo(w *Worker, t *task) bool {
-	if t.copies() && c.mu.held[t.fit] > 0 && c.mu.held[t.fit] >= c.cfg.Room/int64(max(len(c.mu.held), 1)) {
+	keeps := t.blob == nil && (t.copies() || t.last < t.end)
+	if keeps && c.mu.held[t.fit] > 0 && c.mu.held[t.fit] >= c.cfg.Room/int64(max(len(c.mu.held), 1)) {
 		return false
 	}
 	if t.avoid != w.id {

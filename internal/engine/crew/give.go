@@ -161,6 +161,7 @@ func (w *Worker) unhold(t *task, waits bool) {
 	}
 	c.mu.Unlock()
 	if held && !waits {
+		c.dropBlob(t)
 		c.cfg.Send(t.lost())
 		t.release()
 	}
@@ -194,6 +195,9 @@ func (w *Worker) putInput(t *task, f *wire.TaskFrame) (there, full bool) {
 
 // open finds the input of a task.
 func (c *Crew) open(t *task) ([]byte, tiers.View, bool) {
+	if t.blob != nil {
+		return t.blob, tiers.View{}, true
+	}
 	if t.from.Flight != 0 {
 		b, ok := c.Copy(t.from.Flight) // discarded only after this task is answered
 		return b, tiers.View{}, ok

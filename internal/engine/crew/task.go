@@ -1,6 +1,8 @@
 package crew
 
 import (
+	"time"
+
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
@@ -8,13 +10,15 @@ import (
 	"larder/internal/ident"
 )
 
-// task is what a worker is to make: steps [first, last) of a sample.
+// task is what a worker is to make: steps [first, last) of a sample. Where built-in ops lie among the steps that were
+// asked for, which end at end, it is done stage by stage: at workers, and in the daemon (stages.go).
 type task struct {
 	id          uint64
 	job         *work.Job
 	fit         fit
 	turn        uint64
 	first, last uint32
+	begin, end  uint32 // of all its stages
 	sample      ident.SampleID
 	seed        uint64
 	instance    uint32
@@ -25,6 +29,9 @@ type task struct {
 	after  uint64               // mark of Config.Tiers that must be done before something is stored
 	fill   *coordinator.Fill    // the row to write; nil = none
 	from   coordinator.Source   // of the input, when first > 0
+	blob   []byte               // what the stage before made; nil = from says where the input is
+	runs   []work.Run           // the built-in ops of this stage; none = a worker does it
+	took   time.Duration        // of the stages before, at workers
 	ring   *ring.Ring           // held for a Fill that is not in place; nil = its client is gone, or it is not held
 
 	followed bool // its job had ended when it came: others wait for it
@@ -122,6 +129,8 @@ func newTask(what coordinator.Effect, j *work.Job, r *ring.Ring, after uint64) *
 		t.fit, t.first, t.last, t.seed, t.instance = whole, m.Cut, m.Steps, x.Seed, x.Instance
 	}
 	t.sample, _ = j.Data.Sample(t.key.Object)
+	t.begin, t.end = t.first, t.last
+	t.last, t.runs = m.Next(t.first, t.end)
 	return t
 }
 
@@ -131,7 +140,7 @@ func (t *task) copies() bool { return t.fill == nil && !t.keep }
 // answered reports whether there is nothing to do for a task: the decoded form is the sample's number, or the client
 // that waited for a row is gone.
 func (t *task) answered() bool {
-	return t.first == t.last || t.flight == 0 && t.ring == nil
+	return t.begin == t.end || t.flight == 0 && t.ring == nil
 }
 
 // numberBytes is what the decoded form takes that is a sample's number alone.
@@ -183,9 +192,9 @@ func (t *task) release() {
 // step is what a task counts as in the model of the tiers.
 func (t *task) step() work.Step {
 	switch {
-	case t.first > 0:
+	case t.begin > 0:
 		return work.Augment
-	case t.last > t.job.Made.Cut:
+	case t.end > t.job.Made.Cut:
 		return work.InPlace
 	}
 	return work.Decode

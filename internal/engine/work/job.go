@@ -5,6 +5,7 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/prep/fields"
 	"larder/internal/record"
 	"larder/internal/source"
 )
@@ -30,6 +31,41 @@ type Made struct {
 	Out     record.Schema // after the last step
 	Timeout time.Duration // of one task at a worker
 	Weight  int64         // about what the ragged fields of a sample weigh, bytes; 0 = not known
+	Runs    []Run         // of built-in ops among the steps, in order
+}
+
+// Run is the steps from First up to Last, which are built-in ops: the workers of this package do them.
+type Run struct {
+	First, Last uint32
+	Stage       *fields.Stage
+}
+
+// Next is where the first stretch of the steps [first, last) ends that is made in one place: by built-in ops, which
+// runs are, or by a worker of a client, when there are none.
+func (m *Made) Next(first, last uint32) (to uint32, runs []Run) {
+	to = last
+	for i := range m.Runs {
+		r := &m.Runs[i]
+		switch {
+		case r.First < first || r.First >= last:
+		case len(runs) > 0 && r.First == runs[len(runs)-1].Last || len(runs) == 0 && r.First == first:
+			runs = append(runs, *r)
+		case len(runs) == 0:
+			return r.First, nil
+		}
+	}
+	if len(runs) > 0 {
+		to = runs[len(runs)-1].Last
+	}
+	return to, runs
+}
+
+// Suffix is the built-in ops by which rows are made of the decoded form; nil = there are others, or none.
+func (m *Made) Suffix() []Run {
+	if to, runs := m.Next(m.Cut, m.Steps); m.Cut > 0 && to == m.Steps {
+		return runs
+	}
+	return nil
 }
 
 // Accept checks a record, which nobody trusts, that was made by steps before last.
@@ -63,7 +99,7 @@ func (m *Made) Guess() int64 {
 	return n
 }
 
-// Ready reports whether a row is a copy of a record in this form, so that no worker of a client is needed.
+// Ready reports whether a row is a copy of a record in this form.
 func (m *Made) Ready(f ident.Form) bool { return f == ident.Augmented || m.Cut == m.Steps }
 
 // key is the randomness of one sample. It is of the sample's id, so that it does not depend on what else is indexed.

@@ -53,6 +53,8 @@ type task struct {
 	ring  *ring.Ring
 	after uint64 // mark of Config.Tiers that must be done before something is stored
 
+	native *native // ops on a record that somebody else asks for, instead of what
+
 	size int64  // bytes that are read ahead for it; 0 = none are
 	read []byte // what was read ahead
 	err  error  // or why it could not be read
@@ -81,6 +83,7 @@ type Pool struct {
 		spare   [][]byte                            // memory of old working copies
 		copied  int64                               // bytes of copies
 		spared  int64                               // bytes of spare
+		turn    uint64                              // the latest that was begun
 		stopped bool
 	}
 	workable *sync.Cond // for workers: there may be a task to begin
@@ -124,11 +127,20 @@ func (p *Pool) Stop() {
 	p.workable.Broadcast()
 	p.unread.Broadcast()
 	p.wg.Wait()
+	var natives []*native
+	defer func() {
+		for _, n := range natives {
+			n.done(nil, ErrStopped)
+		}
+	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.mu.tasks { // never run: they still hold their rings
 		if t.ring != nil {
 			t.ring.Release()
+		}
+		if t.native != nil {
+			natives = append(natives, t.native)
 		}
 	}
 	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
@@ -153,7 +165,11 @@ func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
 
 // enqueue gives a task to the workers; p.mu is held.
 func (p *Pool) enqueue(t task) {
-	if x, fresh := t.what.(coordinator.Prepare); fresh && x.Into == nil {
+	x, fresh := t.what.(coordinator.Prepare)
+	if _, augment := t.what.(coordinator.Augment); augment && t.job != nil && t.job.ByClients() {
+		fresh = true // it makes a copy of a record that is none of these copies
+	}
+	if fresh && x.Into == nil {
 		p.mu.fresh.Push(t)
 	} else {
 		p.mu.tasks.Push(t)
@@ -228,14 +244,20 @@ func (p *Pool) next(wait bool) (task, bool) {
 		}
 		fresh := len(p.mu.fresh) > 0 && p.roomForCopy() // else their memory must be freed first
 		if fresh && (len(p.mu.tasks) == 0 || p.mu.fresh[0].turn < p.mu.tasks[0].turn) {
-			return p.mu.fresh.Pop(), true
+			return p.begun(p.mu.fresh.Pop()), true
 		}
 		if len(p.mu.tasks) > 0 {
-			return p.mu.tasks.Pop(), true
+			return p.begun(p.mu.tasks.Pop()), true
 		}
 		if !wait {
 			return task{}, false
 		}
 		p.workable.Wait()
 	}
+}
+
+// begun notes the turn of a task that is begun; p.mu is held.
+func (p *Pool) begun(t task) task {
+	p.mu.turn = max(p.mu.turn, t.turn)
+	return t
 }

@@ -1,12 +1,71 @@
 package work
 
 import (
+	"errors"
+
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
+	"larder/internal/errs"
 	"larder/internal/prep"
 	"larder/internal/record"
 	"larder/tiers"
 )
+
+// openRecord finds a record in a working copy, of this package or of the workers of clients, or in a tier. The view
+// must be closed when the record is not needed any more.
+func (w *worker) openRecord(s coordinator.Source) (blob []byte, view tiers.View, ok bool) {
+	if s.Flight == 0 {
+		v, err := w.p.cfg.Store.Open(s.Key)
+		return v.Bytes, v, err == nil
+	}
+	w.p.mu.Lock()
+	img, ok := w.p.mu.copies[s.Flight]
+	w.p.mu.Unlock()
+	if ok { // the coordinator discards it only after this task is answered
+		return img.Pix, view, true
+	}
+	blob, ok = w.p.cfg.Made(s.Flight)
+	return blob, view, ok
+}
+
+// scratch is an allocator of memory that is freed with Pool.free.
+func (w *worker) scratch(n int) ([]byte, error) { return w.p.scratch(n), nil }
+
+// runOps runs built-in ops on a record. The result lies in memory from alloc, which is called once; blob is only read.
+func (w *worker) runOps(runs []Run, blob []byte, key prep.RandKey, alloc allocator) ([]byte, error) {
+	if len(runs) == 0 {
+		return nil, errs.New(errs.Internal, "", "this is a bug of larder", "a record was to be made by no op")
+	}
+	leave := w.p.heavy.enter(2 * int64(len(blob)))
+	defer leave()
+	var between []byte
+	defer func() {
+		if between != nil {
+			w.p.free(between)
+		}
+	}()
+	for i := range runs {
+		v, err := record.Open(blob)
+		if err != nil {
+			return nil, err
+		}
+		to := alloc
+		if i < len(runs)-1 {
+			to = w.scratch
+		}
+		if blob, err = w.fields.Run(runs[i].Stage, v, key, to); err != nil {
+			return nil, err
+		}
+		if between != nil {
+			w.p.free(between)
+			between = nil
+		}
+		if i < len(runs)-1 {
+			between = blob
+		}
+	}
+	return blob, nil
+}
 
 // prepareRecord makes the record of a sample of its stored form.
 func (w *worker) prepareRecord(
@@ -82,32 +141,94 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 	return ev
 }
 
-// finished finds the record that a row is made of. The view must be closed when it is not needed any more.
-func (w *worker) finished(t task, s coordinator.Source) (blob []byte, view tiers.View, ok bool) {
-	switch {
-	case s.Flight == 0:
-		v, err := w.p.cfg.Store.Open(s.Key)
-		return v.Bytes, v, err == nil
-	case t.job.ByClients():
-		blob, ok = w.p.cfg.Made(s.Flight)
-	default:
-		w.p.mu.Lock()
-		blob, ok = w.p.mu.copies[s.Flight].Pix, w.p.mu.copies[s.Flight].Pix != nil
-		w.p.mu.Unlock()
-	}
-	return blob, view, ok // the coordinator discards it only after this task is answered
-}
-
-// fillRecord writes one row of a batch of records: a copy of what was made.
-func (w *worker) fillRecord(t task, x *coordinator.Fill, ev coordinator.Filled) coordinator.Filled {
-	blob, view, ok := w.finished(t, x.From)
+// augmentRecord runs the built-in ops of a suffix once for a share group.
+func (w *worker) augmentRecord(t task, x *coordinator.Augment) coordinator.Prepared {
+	ev := coordinator.Prepared{Flight: x.Flight}
+	blob, view, ok := w.openRecord(x.From)
 	if !ok {
 		ev.Lost = true
 		return ev
 	}
 	defer view.Close()
-	w.begin(t.job, Finish)
-	v, err := record.Open(blob)
+	key := t.job.key(x.Key.Object, x.Seed, x.Instance)
+	w.begin(t.job, Augment)
+	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) {
+		out, err := w.runOps(t.job.Made.Suffix(), blob, key, alloc)
+		return prep.Image{Pix: out}, err
+	})
+	w.end(err)
+	return w.finish(ev, kept, img, err)
+}
+
+// ErrStopped is why the ops of a record were not run.
+var ErrStopped = errors.New("the daemon is stopping")
+
+// native is ops on a record of somebody else.
+type native struct {
+	runs []Run
+	key  prep.RandKey
+	blob []byte
+	done func(out []byte, err error)
+}
+
+// Native runs built-in ops of a job on a record in a worker of the pool, as of a job that is not behind. It does not
+// wait. done is called once, by that worker or by Stop; the record that it gets is not to be kept.
+func (p *Pool) Native(j *Job, runs []Run, key prep.RandKey, blob []byte, done func(out []byte, err error)) {
+	p.mu.Lock()
+	if p.mu.stopped {
+		p.mu.Unlock()
+		done(nil, ErrStopped)
+		return
+	}
+	p.mu.tasks.Push(task{job: j, turn: p.mu.turn + 1, native: &native{runs, key, blob, done}})
+	p.mu.Unlock()
+	p.workable.Signal()
+}
+
+// doNative runs one.
+func (w *worker) doNative(n *native) {
+	out, err := w.guardNative(n)
+	n.done(out, err)
+	if out != nil {
+		w.p.free(out)
+	}
+}
+
+func (w *worker) guardNative(n *native) (out []byte, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			out, err = nil, errors.New(w.panicked(r))
+		}
+	}()
+	if out, err = w.runOps(n.runs, n.blob, n.key, w.scratch); err != nil {
+		return nil, errors.New(describe(err))
+	}
+	return out, nil
+}
+
+// fillRecord writes one row of a batch of records: a copy of one, or what the suffix makes of one.
+func (w *worker) fillRecord(t task, x *coordinator.Fill, ev coordinator.Filled) coordinator.Filled {
+	blob, view, ok := w.openRecord(x.From)
+	defer view.Close()
+	if !ok {
+		ev.Lost = true
+		return ev
+	}
+	var err error
+	if j := t.job; j.Made.Ready(x.From.Key.Form) {
+		w.begin(j, Finish)
+	} else {
+		w.begin(j, Augment)
+		key := j.key(x.Object, x.Seed, x.Instance)
+		if blob, err = w.runOps(j.Made.Suffix(), blob, key, w.scratch); err == nil {
+			defer w.p.free(blob)
+			ev.Augments = 1
+		}
+	}
+	v := record.View{}
+	if err == nil {
+		v, err = record.Open(blob)
+	}
 	if err == nil {
 		err = PutRecord(t.ring, x, t.job, v)
 	}

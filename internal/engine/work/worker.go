@@ -14,15 +14,17 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/prep/fields"
 	"larder/jobs"
 	"larder/tiers"
 )
 
 // worker is what one goroutine of the pool owns.
 type worker struct {
-	p    *Pool
-	prep *prep.Worker
-	read []byte // read buffer
+	p      *Pool
+	prep   *prep.Worker
+	fields *fields.Worker
+	read   []byte // read buffer
 
 	filled  []coordinator.Filled // rows of one batch that are not reported yet
 	waited  time.Duration        // for room in a tier, in the running piece of work
@@ -33,6 +35,7 @@ type worker struct {
 
 func (p *Pool) work(ctx context.Context, line *crashguard.Line) {
 	w := &worker{p: p, prep: prep.NewWorker(p.cfg.Limits), line: line}
+	w.fields = fields.NewWorker(w.prep)
 	defer w.prep.Close()
 	for {
 		t, ok := p.next(false)
@@ -41,6 +44,10 @@ func (p *Pool) work(ctx context.Context, line *crashguard.Line) {
 			if t, ok = p.next(true); !ok {
 				return
 			}
+		}
+		if t.native != nil {
+			w.doNative(t.native)
+			continue
 		}
 		switch x := t.what.(type) {
 		case coordinator.Prepare:
@@ -366,6 +373,9 @@ func (w *worker) open(s coordinator.Source) (img prep.Image, view tiers.View, ok
 
 // doAugment runs the random suffix once for a share group.
 func (w *worker) doAugment(t task, x *coordinator.Augment) coordinator.Prepared {
+	if t.job.Made != nil {
+		return w.augmentRecord(t, x)
+	}
 	ev := coordinator.Prepared{Flight: x.Flight}
 	src, view, ok := w.open(x.From)
 	if !ok {

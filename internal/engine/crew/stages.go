@@ -1,0 +1,103 @@
+package crew
+
+import (
+	"errors"
+
+	"larder/internal/engine/work"
+	"larder/internal/prep"
+)
+
+// A task whose steps are built-in ops in part goes to and fro: what a worker of a client has made is kept in the
+// daemon's memory (pass), built-in ops are run on it by the daemon's own workers (native), and the next stage begins
+// (onward).
+
+// pass keeps what a stage made as the input of the next one. It is counted with the copies that no tier holds.
+func (c *Crew) pass(t *task, src []byte) error {
+	blob := c.scratch(len(src))
+	copy(blob, src)
+	if err := t.job.Made.Accept(blob, t.last, c.cfg.MaxRecord); err != nil {
+		c.free(blob)
+		return err
+	}
+	c.dropBlob(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.blob = blob
+	c.mu.held[t.fit] += int64(cap(blob))
+	return nil
+}
+
+// dropBlob ends the use of what a stage made.
+func (c *Crew) dropBlob(t *task) {
+	if t.blob == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.held[t.fit] -= int64(cap(t.blob)); c.mu.held[t.fit] <= 0 {
+		delete(c.mu.held, t.fit)
+	}
+	c.recycle(t.blob)
+	t.blob = nil
+	c.refresh() // one may have waited for room
+}
+
+// onward begins the stage behind the one that is done, as a task of its own: an inline worker from which the old one
+// was taken back may answer that too late. What nobody waits for any more is answered.
+func (c *Crew) onward(old *task) {
+	next := *old
+	t := &next
+	t.first, t.tries = old.last, 0
+	t.last, t.runs = t.job.Made.Next(t.first, t.end)
+	c.mu.Lock()
+	switch {
+	case c.mu.stopped:
+		c.mu.Unlock()
+		t.release()
+		return
+	case c.unwanted(t):
+		c.mu.dropped = append(c.mu.dropped, t)
+	default:
+		c.mu.added = append(c.mu.added, t)
+	}
+	c.mu.Unlock()
+	c.wake.Signal()
+}
+
+// native has the daemon's workers run the ops of a stage.
+func (c *Crew) native(t *task) {
+	blob, view, ok := c.open(t)
+	if !ok {
+		c.dropBlob(t)
+		c.cfg.Send(t.lost())
+		t.release()
+		return
+	}
+	key := prep.RandKey{Seed: t.seed, Instance: t.instance, Sample: uint64(t.sample)}
+	c.cfg.Native(t.job, t.runs, key, blob, func(out []byte, err error) {
+		defer view.Close()
+		switch {
+		case errors.Is(err, work.ErrStopped):
+			t.release()
+			return
+		case err != nil:
+			c.fail(t, err.Error())
+			return
+		case t.last < t.end:
+			if err = c.pass(t, out); err == nil {
+				c.onward(t)
+				return
+			}
+		default:
+			var kept bool
+			if kept, err = c.put(t, out); err == nil {
+				c.count(nil, t, t.took)
+				c.dropBlob(t)
+				c.cfg.Send(t.done(kept, int64(len(out))))
+				t.release()
+				return
+			}
+		}
+		c.fail(t, "what its built-in ops made does not fit: "+err.Error())
+	})
+}
