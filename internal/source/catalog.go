@@ -88,9 +88,6 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	if cfg.Spool == nil {
-		cfg.Spool = spool.NewMemory(64 << 20)
-	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
 			return nil, errs.New(errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to",

@@ -16,6 +16,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/record"
 	"larder/internal/source/packed"
+	"larder/internal/spool"
 	"larder/internal/store"
 )
 
@@ -92,7 +93,7 @@ func (rs *rootState) knownSchema(rows []scanned, old *snapshot) (record.Schema, 
 
 // recordMark tells objects that are records from others of the same bytes: it is a part of their identity, and depends
 // on all that the record of given bytes depends on. 0 = the samples are no records.
-func recordMark(a packed.Address, s *record.Schema) uint64 {
+func recordMark(a packed.Address, s *record.Schema, beside []scanned) uint64 {
 	if len(s.Fields) == 0 {
 		return 0
 	}
@@ -101,6 +102,9 @@ func recordMark(a packed.Address, s *record.Schema) uint64 {
 	_, _ = h.WriteString("larder record objects 1 " + a.String()) // a hash never fails
 	for i := range s.Fields {
 		_, _ = fmt.Fprintf(h, "%+v", s.Fields[i])
+	}
+	for i := range beside {
+		_, _ = fmt.Fprintf(h, "\x00%s %+v", beside[i].rel, beside[i].st)
 	}
 	return max(h.Sum64(), 1)
 }
@@ -245,7 +249,8 @@ func (c *Catalog) recordOf(
 ) ([]byte, error) {
 	row, _ := c.objects.get(o)
 	snap := rs.snap.Load()
-	if snap == nil || !snap.has(s) || len(snap.schema.Fields) == 0 {
+	// An object of an earlier version, with other fields or arguments, cannot be made with what this one says.
+	if snap == nil || !snap.has(s) || len(snap.schema.Fields) == 0 || snap.object(s) != o {
 		return nil, os.ErrNotExist
 	}
 	dir := snap.dirOf[s]
@@ -297,7 +302,7 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
-	file.Schema, file.Spool = &snap.schema, c.cfg.Spool
+	file.Schema, file.Spool = &snap.schema, spool.For(c.cfg.Spool, rs.uri)
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {
 		_ = f.file.Close()

@@ -75,7 +75,7 @@ func (rs *rootState) walkPacked(
 	if err := rs.scanFiles(ctx, a, rows[:len(files)], &schema); err != nil {
 		return nil, nil, err
 	}
-	return rs.mergePacked(a, merger{old: old, metaOf: meta, schema: schema}, rows)
+	return rs.mergePacked(a, merger{old: old, metaOf: meta, schema: schema, beside: rows[len(files):]}, rows)
 }
 
 // listFiles are the files of the address.
@@ -319,6 +319,7 @@ func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, err
 // merger puts the next version of packed files together.
 type merger struct {
 	schema record.Schema // of the next version
+	beside []scanned     // files that its records depend on, and that hold no samples
 	s      *snapshot
 	old    *snapshot
 	metaOf func(ident.SampleID) fileMeta
@@ -338,7 +339,7 @@ func (rs *rootState) mergePacked(a packed.Address, was merger, rows []scanned) (
 	m := &merger{old: old, metaOf: was.metaOf, found: make([]bool, len(old.dirOf)), meta: make([]fileMeta, len(old.dirOf))}
 	m.s = &snapshot{root: rs.root, uri: rs.uri, dirs: slices.Clone(old.dirs), dirOf: slices.Clone(old.dirOf),
 		nameEnd: slices.Clone(old.nameEnd), labels: slices.Clone(old.labels), report: Report{Kinds: map[string]int{}},
-		schema: was.schema, mark: recordMark(rs.address, &was.schema)}
+		schema: was.schema, mark: recordMark(rs.address, &was.schema, was.beside)}
 	if m.s.labels == nil {
 		m.s.labels = []int32{}
 	}

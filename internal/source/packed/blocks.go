@@ -18,7 +18,7 @@ func (f File) blockKey(a Address) string {
 	for i := range f.Schema.Fields {
 		_, _ = fmt.Fprintf(h, "%+v", f.Schema.Fields[i])
 	}
-	return fmt.Sprintf("%s %016x\x00%s", a.Scheme, h.Sum64(), f.ID)
+	return fmt.Sprintf("%s 1 %016x\x00%s", a.Scheme, h.Sum64(), f.ID) // 1: how this larder decodes them
 }
 
 // badMark begins what stands for a record that could not be made: no record begins so.

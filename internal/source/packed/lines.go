@@ -182,7 +182,11 @@ func (l *lines) sample(x line) Sample {
 // read appends a line to dst, without what ends it.
 func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if isPacked(l.f.Path) {
-		return l.f.fromSpool(ctx, dst, "lines", s.Off, func(ctx context.Context, w spool.Writer) error {
+		what := "lines 1" // the number changes with what a line is taken to be
+		if l.quoted {
+			what = "rows 1"
+		}
+		return l.f.fromSpool(ctx, dst, what, s.Off, func(ctx context.Context, w spool.Writer) error {
 			return forLines(ctx, l.f.Path, l.f, l.f.Size, l.quoted, func(x line) error { return w.Add(x.text) })
 		})
 	}

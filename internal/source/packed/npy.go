@@ -240,11 +240,27 @@ func (npy) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 	return Found{}, emitRows(ctx, f.Schema, [][]int64{x.shape[1:]}, x.shape[0], emit)
 }
 
+// maxEmptyRows is how many rows may have no bytes: a file says their number, and nothing in it bounds that.
+const maxEmptyRows = 1 << 20
+
+// empty reports whether a row has no value in any field.
+func empty(dims [][]int64) bool {
+	for _, d := range dims {
+		if !slices.Contains(d, 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // emitRows emits rows that all have the same record.
 func emitRows(ctx context.Context, s *record.Schema, dims [][]int64, n int64, emit func(Sample) error) error {
 	size, err := s.Size(dims)
 	if err != nil {
 		return err
+	}
+	if n > maxEmptyRows && empty(dims) {
+		return fmt.Errorf("%d rows without a value", n)
 	}
 	for i := range n {
 		if i&1023 == 1023 && ctx.Err() != nil {

@@ -29,6 +29,9 @@ func (parquetFiles) Files(a Address) (files, beside []string, err error) {
 			parts = append(parts, part)
 			continue
 		}
+		if a.At != nil {
+			return nil, nil, fmt.Errorf("%q: * is for folders only; in a store name the folder, or write {0..9}", part)
+		}
 		some, err := filepath.Glob(part)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%q: %w", part, err)
