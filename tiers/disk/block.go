@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +11,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
 
-	"larder/internal/errs"
 	"larder/internal/spool"
-	"larder/internal/units"
 )
 
 // A block is a file: a head with its key, its records, and a table of where each ends. It is read only when it is
@@ -99,12 +98,54 @@ func (s *Store) make(ctx context.Context, group, key string, make spool.Make) (a
 	if kept, err = s.makeFile(ctx, &blockWriter{s: s, group: group, key: key, equal: true}, make); kept || err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	size := s.held.size
-	s.mu.Unlock()
-	return nil, errs.New(errs.ResourceExceeded, "tiers.disk.size", "raise tiers.disk.size, or write the dataset with "+
-		"smaller blocks", "a block of %s has more than %s, and the disk tier of %s cannot take it", group,
-		units.Size(s.cfg.Memory), units.Size(size)).Because(spool.ErrFull)
+	return newUnkept(ctx, make)
+}
+
+// unkept is a block that neither the disk nor memory takes now. Each read makes it again and keeps one record, which is
+// slow and right.
+type unkept struct {
+	ctx  context.Context //nolint:containedctx // of all readers: it carries values alone
+	make spool.Make
+	n    int
+}
+
+func newUnkept(ctx context.Context, make spool.Make) (spool.Reader, error) {
+	count := picker{want: -1}
+	if err := make(ctx, &count); err != nil {
+		return nil, err
+	}
+	return &unkept{context.WithoutCancel(ctx), make, count.n}, nil
+}
+
+func (u *unkept) Len() int     { return u.n }
+func (u *unkept) Close() error { return nil }
+
+func (u *unkept) Record(dst []byte, i int) ([]byte, error) {
+	if err := spool.CheckIndex(i, u.n); err != nil {
+		return dst, err
+	}
+	p := picker{want: i, out: dst}
+	if err := u.make(u.ctx, &p); p.n <= i {
+		return dst, cmp.Or(err, spool.ErrLost)
+	}
+	return p.out, nil
+}
+
+// picker is a Writer that keeps one record, and ends the making behind it.
+type picker struct {
+	want, n int
+	out     []byte
+}
+
+var errPicked = errors.New("the record is there")
+
+func (p *picker) Add(b []byte) error {
+	p.n++
+	if p.n != p.want+1 {
+		return nil
+	}
+	p.out = append(p.out, b...)
+	return errPicked
 }
 
 // makeFile writes a block; false = the disk does not take it. The error is that of make.

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -77,8 +78,8 @@ func TestBlocksBeyondTheSize(t *testing.T) {
 	}
 	large := func(n int) spool.Make {
 		return func(_ context.Context, w spool.Writer) error {
-			for range n {
-				if err := w.Add(make([]byte, 64<<10)); err != nil {
+			for i := range n {
+				if err := w.Add(bytes.Repeat([]byte{byte(i)}, 64<<10)); err != nil {
 					return err
 				}
 			}
@@ -90,9 +91,19 @@ func TestBlocksBeyondTheSize(t *testing.T) {
 		t.Fatal(b, err)
 	}
 	_ = b.Close()
-	if _, err = s.Block(context.Background(), "larger than the disk", large(100)); !errors.Is(err, spool.ErrFull) {
-		t.Errorf("a block larger than the tier: %v", err)
+	b, err = s.Block(context.Background(), "larger than the disk", large(100))
+	if err != nil || b.Len() != 100 {
+		t.Fatal("a block larger than the tier:", b, err)
 	}
+	for _, i := range []int{99, 0, 42} { // it is made again for each read
+		if got, err := b.Record([]byte("x"), i); err != nil || len(got) != 1+64<<10 || got[1] != byte(i) {
+			t.Errorf("record %d: %d bytes, %v", i, len(got), err)
+		}
+	}
+	if _, err := b.Record(nil, 100); err == nil {
+		t.Error("it has a record 100")
+	}
+	_ = b.Close()
 	if n := diskUse(t, dir); n > size {
 		t.Errorf("the files take %d bytes of %d", n, size)
 	}

@@ -141,12 +141,14 @@ func (s *Store) compare(list []os.DirEntry) (fresh []*found) {
 	h.counts.Foreign, h.counts.ForeignName = foreign, foreignName
 	for _, g := range h.segments { // order-free
 		if h.phase == guest && !there[g.name] {
+			h.used -= g.room
 			h.dropSegment(g)
 			s.closeLeft(g)
 		}
 	}
 	for _, b := range h.blocks { // order-free
 		if h.phase == guest && !there[b.name] {
+			h.used -= b.room
 			h.leave(b)
 		}
 	}
@@ -160,6 +162,9 @@ func (h *state) add(f *found) bool {
 	h.used += roomOf(f.size)
 	if f.isBlock {
 		if h.blocks[f.key] != nil {
+			if h.phase == guest { // its owner removes it
+				h.used -= roomOf(f.size)
+			}
 			return false
 		}
 		h.blocks[f.key] = &block{name: f.name, key: f.key, group: h.groupOf(f.group), room: roomOf(f.size),

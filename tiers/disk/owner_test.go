@@ -37,6 +37,9 @@ func TestSecondDaemon(t *testing.T) {
 	wait(t, "what the first has finished since", func() bool { return countHits(t, second, "a", 500, 1000) > 450 })
 	first.Resize(0)
 	wait(t, "what left is forgotten", func() bool { return second.Stats().Entries == 0 })
+	if used := second.Stats().Used; used != fixedRoom {
+		t.Errorf("what left still takes %d bytes of its size", used-fixedRoom)
+	}
 	first.Resize(16 << 20)
 	put(first, "a", 0, 500)
 	if err := first.Close(); err != nil {
