@@ -47,8 +47,10 @@ class Resumable:
             if shared.settings.sampling is not None:
                 run = shared.running
                 if run is not None and not run.done:
-                    return _stream.state(run.epoch, run.before + run.next_step())
-                return _stream.state(max(shared.next_epoch, shared.pinned or 0), shared.skipped)
+                    return _stream.state(run.epoch, run.before + run.next_step(), shared.settings.sampling)
+                return _stream.state(
+                    max(shared.next_epoch, shared.pinned or 0), shared.skipped, shared.settings.sampling
+                )
             loaded = shared.loaded
             if loaded is not None and loaded.left >= 0 and not portable:
                 return dict(loaded.token)
@@ -120,7 +122,7 @@ class Resumable:
         with shared.lock:
             shared.require_open()
             if shared.settings.sampling is not None:
-                self._load_place(*_stream.place(state_dict))
+                self._load_place(*_stream.place(state_dict, shared.settings.sampling))
                 return
             before = shared.loaded
             s, shared.resources.session = shared.resources.session, None

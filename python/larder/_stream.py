@@ -7,9 +7,12 @@ to the daemon before they are handed out.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import operator
+import random
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -173,28 +176,57 @@ def _numbers(batch: Any) -> npt.NDArray[np.int64]:
 def largest(batches: Any) -> tuple[int, list[Any] | None]:
     """The size of the largest batch of a batch_sampler, and its iterator where that had to be begun to know.
 
-    It is the attribute ``batch_size``; of a list the largest batch; else the first batch.
+    It is the attribute ``batch_size``; of a list the largest batch; else the first batch. Looking at that draws no
+    random number that the first epoch would draw.
     """
     size = getattr(batches, "batch_size", None)
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size, None
     if isinstance(batches, (list, tuple)):
         return max((len(b) for b in batches), default=1), None
-    it = iter(batches)
-    first = [list(b) for b in itertools.islice(it, 1)]
-    return (len(first[0]) if first else 1), [itertools.chain(first, it)]
+    with _undrawn(batches):
+        it = iter(batches)
+        first = [list(b) for b in itertools.islice(it, 1)]
+    size = len(first[0]) if first else 1
+    return size, [itertools.chain(first, it)] if it is batches else None  # what passes once cannot begin again
 
 
-def state(epoch: int, step: int) -> dict[str, Any]:
+@contextlib.contextmanager
+def _undrawn(batches: Any) -> Iterator[None]:
+    """Puts the random generators back that a sampler draws from: Python's, NumPy's, torch's and its own."""
+    torch = sys.modules.get("torch")
+    sampler = getattr(batches, "sampler", None)
+    found: list[Any] = [getattr(x, "generator", None) for x in (batches, sampler)]
+    own = [g for g in found if hasattr(g, "get_state")]
+    python, array = random.getstate(), np.random.get_state()
+    tensor = None if torch is None else torch.get_rng_state()
+    states = [g.get_state() for g in own]
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(array)
+        if torch is not None:
+            torch.set_rng_state(tensor)
+        for g, x in zip(own, states, strict=True):
+            g.set_state(x)
+
+
+def state(epoch: int, step: int, of: Sampling | None) -> dict[str, Any]:
     """A saved place: so many batches of an epoch were handed out."""
-    return {_KEY: 1, "epoch": epoch, "step": step}
+    return {_KEY: 1, "epoch": epoch, "step": step, "size": _size(of)}
 
 
-def place(saved: Any) -> tuple[int, int]:
+def _size(of: Sampling | None) -> int:
+    """Samples of a batch; 0 = the sampler gives batches."""
+    return 0 if of is None or of.batched else of.size
+
+
+def place(saved: Any, of: Sampling | None = None) -> tuple[int, int]:
     """The epoch and the step of a saved place.
 
     Raises:
-        InvalidError: it is none, or one of a loader with an order of larder's.
+        InvalidError: it is none, or one of a loader with an order of larder's, or of other batches.
     """
     given = saved if isinstance(saved, Mapping) else {}
     found = [int(x) for k in ("epoch", "step") if type(x := given.get(k)) is int and 0 <= x < 2**32 - 1]
@@ -202,6 +234,12 @@ def place(saved: Any) -> tuple[int, int]:
         raise InvalidError(
             "the state is not one of a loader with a sampler of its own", subject="state_dict",
             hint="pass what state_dict() of such a loader returned",
+        )  # fmt: skip
+    if of is not None and given.get("size") != _size(of):
+        raise InvalidError(
+            f"the state was saved with batches of {given.get('size') or 'a batch_sampler'}, this loader has those of "
+            f"{_size(of) or 'a batch_sampler'}: it counts batches", subject="state_dict",
+            hint="use the batch size of then",
         )  # fmt: skip
     return found[0], found[1]
 

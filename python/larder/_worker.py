@@ -338,8 +338,12 @@ class Service:
             self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
         while (at := self.memory.place(need)) < 0:
             self.react()
-        _record.put(leaves, self.memory.bytes, at)
-        self.link.answer(_wire.DONE, _DONE.pack(task.id, at, need))
+        try:
+            _record.put(leaves, self.memory.bytes, at)
+            self.link.answer(_wire.DONE, _DONE.pack(task.id, at, need))
+        except BaseException:
+            self.memory.free(at)  # nobody was told of it: a debugger, or Ctrl-C with num_workers=0
+            raise
 
     def leave(self, seconds: float = 1.0) -> None:
         """Ends the attachment in order: the tasks in hand go to others."""

@@ -19,7 +19,7 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
-from . import _checks, _dataset, _make
+from . import _checks, _dataset, _make, _stream
 from ._arguments import Arguments
 from ._loader import Loader
 from .errors import InvalidError
@@ -137,7 +137,7 @@ class DataLoader:
         given["persistent_workers"] = self.persistent_workers
         stays = self.persistent_workers and self.num_workers > 0
         if own:
-            given["batch_sampler"] = _Passes(batch_sampler, generator, True, stays)
+            given["batch_sampler"] = _Passes(batch_sampler, generator, True, stays).of_batches()
         elif sampler is not None and not _known(dataset, sampler):
             given["sampler"] = _Passes(sampler, generator, batch_size is None, stays)
         self.loader: Loader[Any] = Loader.__new__(Loader)
@@ -287,16 +287,24 @@ class _Passes:
         self.sampler, self.generator = sampler, generator
         self.eager = eager  # torch asks the sampler for its iterator before it draws
         self.once = once  # torch draws in the first epoch only: its workers stay
-        size = getattr(sampler, "batch_size", None)
-        if eager and isinstance(size, int):
-            self.batch_size = size
+        self.first: list[Any] | None = None  # the one pass of a sampler that cannot begin again
         self.begun = False
+
+    def of_batches(self) -> _Passes:
+        """The same of a batch_sampler, of which ``batch_size`` is known then."""
+        self.batch_size, self.first = _stream.largest(self.sampler)
+        return self
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        if self.first:
+            return self._drawn(self.first.pop())
         first = iter(self.sampler) if self.eager else None
+        return self._drawn(first)
+
+    def _drawn(self, first: Iterator[Any] | None) -> Iterator[Any]:
         if not (self.once and self.begun):
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self.begun = True
@@ -316,7 +324,7 @@ def _known(dataset: Any, sampler: Any) -> bool:
     if kind is data.SequentialSampler:
         return len(sampler.data_source) == len(dataset)
     if kind is data.RandomSampler:
-        return not sampler.replacement and sampler.num_samples == len(dataset)
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source) == len(dataset)
     if kind is data.SubsetRandomSampler:
         return len(set(map(int, sampler.indices))) == len(sampler.indices) > 0
     return kind is DistributedSampler

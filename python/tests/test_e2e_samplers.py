@@ -263,6 +263,44 @@ def test_a_sampler_is_asked_a_bounded_number_of_batches_ahead(loader_of):
 # ---- what survives
 
 
+class Drawn:
+    """A batch_sampler without a batch_size that draws from torch's random numbers, and knows its epoch."""
+
+    def __init__(self, n):
+        self.n, self.epoch, self.passes = n, 0, 0
+
+    def __len__(self):
+        return -(-self.n // 4)
+
+    def __iter__(self):
+        self.passes += 1
+        generator = torch.Generator().manual_seed(int(torch.randint(1 << 30, ())) + self.epoch)
+        order = torch.randperm(self.n, generator=generator).tolist()
+        return iter([order[i : i + 4] for i in range(0, self.n, 4)])
+
+
+def test_the_size_of_batches_is_looked_at_without_a_trace(loader_of):
+    """What is set, or drawn, between the constructor and the first epoch counts, as with torch."""
+    numbers = [torch.tensor(i) for i in range(22)]
+    seen = []
+    for make in (data.DataLoader, loader_of):
+        torch.manual_seed(3)
+        sampler = Drawn(22)
+        loader = make(numbers, batch_sampler=sampler)
+        sampler.epoch = 5
+        seen.append([[b.tolist() for b in loader] for _ in range(2)] + [torch.randint(1 << 30, ()).item()])
+    assert seen[0] == seen[1]
+    got = loader_of(numbers, batch_sampler=[[0], [1, 2, 3], [4]])  # of a list, the largest batch is known
+    assert [b.tolist() for b in got] == [[0], [1, 2, 3], [4]]
+
+
+def test_random_samplers_of_other_data_are_taken_at_their_word(loader_of):
+    numbers = [torch.tensor(i) for i in range(20)]
+    sampler = data.RandomSampler(range(10), num_samples=20)
+    got = [i for b in loader_of(numbers, batch_size=4, sampler=sampler) for i in b.tolist()]
+    assert sorted(got) == sorted([*range(10), *range(10)])
+
+
 def test_states_of_samplers(loader_of):
     def sampler():
         return data.WeightedRandomSampler([1.0] * 20, 35, generator=torch.Generator().manual_seed(4))
@@ -281,7 +319,7 @@ def test_states_of_samplers(loader_of):
     assert second.state_dict() == state and second.loader.step == 3
     tail = [b.tolist() for b in second]
     assert head + tail == [b.tolist() for b in want[0]] and len(second) == 9
-    assert second.state_dict() == {"larder_stream": 1, "epoch": 1, "step": 0}
+    assert second.state_dict() == {"larder_stream": 1, "epoch": 1, "step": 0, "size": 4}
     assert [b.tolist() for b in second] == [b.tolist() for b in want[1]], "its generator went on"
     plain = loader_of(list(range(20)), batch_size=4)
     with pytest.raises(larder.InvalidError, match="give this loader the sampler, too"):
@@ -289,6 +327,8 @@ def test_states_of_samplers(loader_of):
     for bad in (plain.state_dict(), {}, {"larder_stream": 1, "epoch": -1, "step": 0}, {**state, "step": "3"}):
         with pytest.raises(larder.InvalidError, match="not one of a loader with a sampler"):
             second.load_state_dict(bad)
+    with pytest.raises(larder.InvalidError, match="batches of 4, this loader has those of 5"):
+        loader_of(list(range(20)), batch_size=5, sampler=sampler()).load_state_dict(state)
 
 
 @pytest.mark.parametrize("politely", [False, True])

@@ -379,6 +379,29 @@ def test_records_go_round_in_the_memory_and_leave_the_mark_alone():
     m.close()
 
 
+def test_an_interrupt_while_a_record_is_written_leaves_no_hole(monkeypatch):
+    """The place of a record that nobody was told of is free again: else the memory, which goes round, ends there."""
+    worker, freed = _worker.Service.__new__(_worker.Service), []
+
+    class Memory:
+        size, taken, bytes = 1 << 20, {}, None
+
+        def place(self, need):
+            return 64
+
+        def free(self, at):
+            freed.append(at)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    worker.memory = Memory()
+    monkeypatch.setattr(_worker._record, "put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        worker.deliver(None, [])
+    assert freed == [64]
+
+
 def test_answers_are_gathered_while_they_are_quick(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
