@@ -155,6 +155,7 @@ func (w *Worker) unhold(t *task, waits bool) {
 	c := w.c
 	c.mu.Lock()
 	held := w.letGo(t.id, false) != nil
+	waits = waits && !c.unwanted(t) // Closed or Ended may have come since it was taken
 	if held && waits {
 		t.tries--
 		c.enqueue(t)
