@@ -1,10 +1,13 @@
-"""What bench.py makes of its runs: medians, bootstrap intervals, the bars, the rows of docs/benchmarks.md."""
+"""How runs take turns, and what bench.py makes of them: medians, intervals, bars, the rows of docs/benchmarks.md."""
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import random
 import statistics
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +15,22 @@ Runs = dict[str, list[dict[str, float]]]  # by label
 BEGIN, END = "<!-- bars: written by make bench -->", "<!-- end of the bars -->"
 DRAWS = 4000
 FEWEST = 3  # repetitions that an interval can be made of
+
+
+def in_turn(steps: Sequence[tuple[str, Callable[[], dict[str, float]]]], minutes: float, quick: bool,
+            runs: Runs | None = None) -> Runs:
+    """Runs of all steps in turn, every second time backwards, for so many minutes and at least FEWEST times; once where
+    quick is set. They are added to runs as they come, where a step may look at those before it."""
+    runs = {} if runs is None else runs
+    start = time.monotonic()
+    for n in itertools.count():
+        for label, take in steps if n % 2 == 0 else steps[::-1]:
+            runs.setdefault(label, []).append(take())
+            print(f"  {label}: " + ", ".join(f"{k} {v:,.4g}" for k, v in runs[label][-1].items()), file=sys.stderr,
+                  flush=True)
+        if quick or (n + 1 >= FEWEST and (time.monotonic() - start) * (n + 2) / (n + 1) > 60 * minutes):
+            break
+    return runs
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -157,9 +156,6 @@ def bars() -> list[Bar]:
 def measure(build: Build, data: str, minutes: float, quick: bool, epochs: int) -> Runs:
     runs: Runs = {}
 
-    def note(label: str, result: dict[str, float]) -> None:
-        runs.setdefault(label, []).append(result)
-
     def step_of(fits: str) -> float:
         return 10 * sorted(r["batch"] for r in runs[f"{fits}, alone"])[len(runs[f"{fits}, alone"]) // 2]
 
@@ -172,15 +168,7 @@ def measure(build: Build, data: str, minutes: float, quick: bool, epochs: int) -
         for fate in FATES:
             steps.append((f"{fits}, {fate}", lambda fits=fits, fate=fate, long=long: run_others(
                 build, data, long, fits, Neighbour(fate, step_of(fits)))))
-    start = time.monotonic()
-    for n in itertools.count():
-        for label, run in steps if n % 2 == 0 else steps[::-1]:
-            note(label, run())
-            print(f"  {label}: " + ", ".join(f"{k} {v:,.4g}" for k, v in runs[label][-1].items()), file=sys.stderr,
-                  flush=True)
-        if quick or (n + 1 >= figures.FEWEST and (time.monotonic() - start) * (n + 2) / (n + 1) > 60 * minutes):
-            break
-    return runs
+    return figures.in_turn(steps, minutes, quick, runs)
 
 
 def main() -> None:

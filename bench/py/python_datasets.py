@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -24,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 import figures
 import loaders
-from figures import Bar, Runs, Source
+from figures import Bar, Source
 from loaders import ROOT, Build, Daemon, out_dir
 
 BEGIN, END = ("<!-- python datasets: written by bench/py/python_datasets.py --write -->",
@@ -196,20 +195,6 @@ def bars() -> list[Bar]:
     ]
 
 
-def measure(steps: Sequence[tuple[str, Callable[[], dict[str, float]]]], minutes: float, quick: bool) -> Runs:
-    """Runs of all steps in turn, for so many minutes."""
-    runs: Runs = {}
-    start = time.monotonic()
-    for n in itertools.count():
-        for label, take in steps if n % 2 == 0 else steps[::-1]:
-            runs.setdefault(label, []).append(take())
-            print(f"  {label}: " + ", ".join(f"{k} {v:,.4g}" for k, v in runs[label][-1].items()), file=sys.stderr,
-                  flush=True)
-        if quick or (n + 1 >= figures.FEWEST and (time.monotonic() - start) * (n + 2) / (n + 1) > 60 * minutes):
-            break
-    return runs
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:7], int(sys.argv[7]))
@@ -225,7 +210,7 @@ def main() -> None:
         parser.error("--write needs all of it")
     load = os.getloadavg()[2]
     steps = [s for s in steps_of(Build("larder", args.bin, ROOT), str(loaders.photographs())) if args.only in s[0]]
-    runs = measure(steps, args.minutes, args.quick)
+    runs = figures.in_turn(steps, args.minutes, args.quick)
     version = subprocess.run([args.bin, "version", "-o", "json"], check=True, capture_output=True, text=True).stdout
     raw = {"version": json.loads(version), "runs": runs}
     (out_dir() / "python_datasets.json").write_text(json.dumps(raw, indent=1))

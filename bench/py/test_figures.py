@@ -183,8 +183,8 @@ def test_python_datasets_measure_what_their_bars_name() -> None:
         assert {b.mine.label, *(s.label for s in b.reference)} <= set(labels)
     order = []
     steps = [(name, lambda name=name: order.append(name) or {"first": 1.0}) for name in ("a", "b")]
-    runs = python_datasets.measure(steps, 0, False)
+    runs = figures.in_turn(steps, 0, False)
     assert order == ["a", "b", "b", "a", "a", "b"] and len(runs["a"]) == figures.FEWEST
-    assert len(python_datasets.measure(steps, 0, True)["b"]) == 1
+    assert len(figures.in_turn(steps, 0, True)["b"]) == 1
     page = (loaders.ROOT / "docs/benchmarks.md").read_text()
     assert page.count(python_datasets.BEGIN) == page.count(python_datasets.END) == 1

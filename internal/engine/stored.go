@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -31,9 +30,7 @@ func storedRecipe(
 	made := &work.Made{Stored: true, Steps: 1, Cut: 1, Item: *schema, Out: *schema, Weight: weigh(data, schema)}
 	h := xxhash.New()
 	_, _ = h.WriteString("larder stored record 1") // a hash never fails
-	for i := range schema.Fields {
-		_, _ = fmt.Fprintf(h, "%+v", schema.Fields[i])
-	}
+	schema.Describe(h)
 	id := ident.RecipeID(max(h.Sum64(), 1))
 	return prep.Foreign(id, id, id, false), made, nil
 }

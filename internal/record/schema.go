@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -237,6 +238,13 @@ func (s *Schema) Proto() *larderv1.Schema {
 			Shape: slices.Clone(f.Shape)})
 	}
 	return p
+}
+
+// Describe writes all that the fields are to a hash. It is a part of identities, so its form does not change.
+func (s *Schema) Describe(h io.Writer) {
+	for i := range s.Fields {
+		_, _ = fmt.Fprintf(h, "%+v", s.Fields[i]) // a hash never fails
+	}
 }
 
 // Equal reports whether two schemas have the same fields.

@@ -100,9 +100,7 @@ func recordMark(a packed.Address, s *record.Schema, beside []scanned) uint64 {
 	h := xxhash.New()
 	a.Path, a.Place = "", ""
 	_, _ = h.WriteString("larder record objects 1 " + a.String()) // a hash never fails
-	for i := range s.Fields {
-		_, _ = fmt.Fprintf(h, "%+v", s.Fields[i])
-	}
+	s.Describe(h)
 	for i := range beside {
 		_, _ = fmt.Fprintf(h, "\x00%s %+v", beside[i].rel, beside[i].st)
 	}

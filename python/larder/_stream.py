@@ -10,9 +10,7 @@ import collections
 import contextlib
 import itertools
 import operator
-import random
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _wire
+from . import _seeds, _wire
 from ._session import Session
 from .errors import InvalidError
 
@@ -193,21 +191,15 @@ def largest(batches: Any) -> tuple[int, list[Any] | None]:
 
 @contextlib.contextmanager
 def _undrawn(batches: Any) -> Iterator[None]:
-    """Puts the random generators back that a sampler draws from: Python's, NumPy's, torch's and its own."""
-    torch = sys.modules.get("torch")
+    """Puts the random generators back that a sampler draws from: those of the process and its own."""
     sampler = getattr(batches, "sampler", None)
     found: list[Any] = [getattr(x, "generator", None) for x in (batches, sampler)]
     own = [g for g in found if hasattr(g, "get_state")]
-    python, array = random.getstate(), np.random.get_state()
-    tensor = None if torch is None else torch.get_rng_state()
     states = [g.get_state() for g in own]
     try:
-        yield
+        with _seeds.Kept():
+            yield
     finally:
-        random.setstate(python)
-        np.random.set_state(array)
-        if torch is not None:
-            torch.set_rng_state(tensor)
         for g, x in zip(own, states, strict=True):
             g.set_state(x)
 

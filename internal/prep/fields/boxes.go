@@ -3,6 +3,7 @@ package fields
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"larder/internal/prep"
 	"larder/internal/record"
@@ -17,47 +18,29 @@ type integer interface{ int32 | int64 }
 // points moves boxes or keypoints, element by element in their own dtype, as torch does: integers by way of float32
 // where torchvision takes that way.
 func (w *Worker) points(d record.DType, src, dst []byte, f Format) {
-	le := binary.LittleEndian
 	switch d {
 	case record.Float32:
-		w.f32 = w.f32[:0]
-		for ; len(src) >= 4; src = src[4:] {
-			w.f32 = append(w.f32, math.Float32frombits(le.Uint32(src)))
-		}
-		moveFloats(w.moves, w.f32, f)
-		for i, v := range w.f32 {
-			le.PutUint32(dst[4*i:], math.Float32bits(v))
-		}
+		w.f32 = moved(w.f32, src, dst, func(v []float32) { moveFloats(w.moves, v, f) })
 	case record.Float64:
-		w.f64 = w.f64[:0]
-		for ; len(src) >= 8; src = src[8:] {
-			w.f64 = append(w.f64, math.Float64frombits(le.Uint64(src)))
-		}
-		moveFloats(w.moves, w.f64, f)
-		for i, v := range w.f64 {
-			le.PutUint64(dst[8*i:], math.Float64bits(v))
-		}
+		w.f64 = moved(w.f64, src, dst, func(v []float64) { moveFloats(w.moves, v, f) })
 	case record.Int32:
-		w.i32 = w.i32[:0]
-		for ; len(src) >= 4; src = src[4:] {
-			w.i32 = append(w.i32, int32(le.Uint32(src)))
-		}
-		w.ints = moveIntegers(w.moves, w.i32, f, w.ints)
-		for i, v := range w.i32 {
-			le.PutUint32(dst[4*i:], uint32(v))
-		}
+		w.i32 = moved(w.i32, src, dst, func(v []int32) { w.ints = moveIntegers(w.moves, v, f, w.ints) })
 	case record.Int64:
-		w.i64 = w.i64[:0]
-		for ; len(src) >= 8; src = src[8:] {
-			w.i64 = append(w.i64, int64(le.Uint64(src)))
-		}
-		w.ints = moveIntegers(w.moves, w.i64, f, w.ints)
-		for i, v := range w.i64 {
-			le.PutUint64(dst[8*i:], uint64(v))
-		}
+		w.i64 = moved(w.i64, src, dst, func(v []int64) { w.ints = moveIntegers(w.moves, v, f, w.ints) })
 	default: // bind refuses others
 		copy(dst, src)
 	}
+}
+
+// moved has move change the elements of src, and writes them to dst, which is as long. It uses scratch, and returns
+// it.
+func moved[T float | integer](scratch []T, src, dst []byte, move func([]T)) []T {
+	n := len(src) / binary.Size(T(0))
+	scratch = slices.Grow(scratch[:0], n)[:n]
+	_, _ = binary.Decode(src, binary.LittleEndian, scratch) // it fails only where there are fewer bytes
+	move(scratch)
+	_, _ = binary.Encode(dst, binary.LittleEndian, scratch)
+	return scratch
 }
 
 func moveFloats[T float](moves []prep.Move, v []T, f Format) {

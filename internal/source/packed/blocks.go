@@ -15,9 +15,7 @@ func (f File) blockKey(a Address) string {
 	h := xxhash.New()
 	a.Path, a.Place = "", ""
 	_, _ = h.WriteString(a.String()) // a hash never fails
-	for i := range f.Schema.Fields {
-		_, _ = fmt.Fprintf(h, "%+v", f.Schema.Fields[i])
-	}
+	f.Schema.Describe(h)
 	return fmt.Sprintf("%s 1 %016x\x00%s", a.Scheme, h.Sum64(), f.ID) // 1: how this larder decodes them
 }
 
@@ -33,29 +31,30 @@ func badRecord(format string, args ...any) []byte {
 func blockRecord(
 	ctx context.Context, s spool.Spool, key string, dst []byte, i int, make spool.Make,
 ) ([]byte, error) {
-	for try := 0; ; try++ {
-		out, err := fromBlock(ctx, s, key, dst, i, make)
-		if !errors.Is(err, spool.ErrLost) || try == 3 {
-			return out, err
-		}
+	n := len(dst)
+	out, err := fromBlock(ctx, s, key, dst, i, make)
+	if err == nil && len(out) > n && out[n] == badMark {
+		return nil, errors.New(string(out[n+1:]))
 	}
+	return out, err
 }
 
+// fromBlock appends what a block has at place i to dst, whatever that is; a block that is lost meanwhile is made again.
 func fromBlock(
 	ctx context.Context, s spool.Spool, key string, dst []byte, i int, make spool.Make,
 ) ([]byte, error) {
-	b, err := s.Block(ctx, key, make)
-	if err != nil {
-		return nil, err
+	const tries = 4
+	for try := 1; ; try++ {
+		b, err := s.Block(ctx, key, make)
+		if err != nil {
+			return dst, err
+		}
+		out, err := b.Record(dst, i)
+		if cerr := b.Close(); err == nil {
+			err = cerr
+		}
+		if err == nil || !errors.Is(err, spool.ErrLost) || try == tries {
+			return out, err
+		}
 	}
-	defer b.Close()
-	n := len(dst)
-	out, err := b.Record(dst, i)
-	if err != nil {
-		return nil, err
-	}
-	if len(out) > n && out[n] == badMark {
-		return nil, errors.New(string(out[n+1:]))
-	}
-	return out, nil
 }

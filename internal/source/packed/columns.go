@@ -135,9 +135,9 @@ func (b *columnBuilder) add(f *arrow.Field, name string, path []int) error {
 	c := arrowColumn{path: slices.Clone(path)}
 	switch f.Kind {
 	case arrow.Bool, arrow.Int, arrow.Float:
-		c.field = scalarFieldOf(name, numberType(f))
+		c.field = scalarField(name, numberType(f))
 	case arrow.Text:
-		c.field = textFieldOf(name)
+		c.field = textField(name)
 	case arrow.Binary:
 		return b.bytes(c, name)
 	case arrow.Struct:
@@ -162,7 +162,7 @@ func (b *columnBuilder) add(f *arrow.Field, name string, path []int) error {
 			b.refuse(name, "has %d dimensions, and %d are the most", len(dims), record.MaxDims)
 			return nil
 		}
-		c.field = arrayFieldOf(name, d, dims...)
+		c.field = arrayField(name, d, dims...)
 	default:
 		b.refuse(name, "has the type %s, which a field cannot hold", f.Word)
 		return nil
@@ -187,7 +187,7 @@ func fileBytes(f *arrow.Field) int {
 
 // bytes adds a column of bytes: an image, where the table or the first value says so.
 func (b *columnBuilder) bytes(c arrowColumn, name string) error {
-	c.field = bytesFieldOf(name)
+	c.field = bytesField(name)
 	image := false
 	if feature, ok := b.features[name]; ok {
 		image = feature.Type == "Image"
@@ -198,7 +198,7 @@ func (b *columnBuilder) bytes(c arrowColumn, name string) error {
 		}
 	}
 	if image && !b.a.wants("raw", name) {
-		c.field = imageFieldOf(name)
+		c.field = imageField(name)
 	}
 	b.out = append(b.out, c)
 	return nil
@@ -249,7 +249,7 @@ func hfClasses(meta string) []string {
 	var s record.Schema
 	for _, name := range slices.Sorted(maps.Keys(features)) {
 		if features[name].Type == "ClassLabel" {
-			s.Fields = append(s.Fields, scalarFieldOf(name, record.Int64))
+			s.Fields = append(s.Fields, scalarField(name, record.Int64))
 		}
 	}
 	if i := tableLabel(&s, features); i >= 0 {
@@ -260,7 +260,7 @@ func hfClasses(meta string) []string {
 
 // tableLabel is the field that gives samples a label: one of the usual name, or the only one that has class names.
 func tableLabel(s *record.Schema, features map[string]hfFeature) int {
-	i := labelField(s)
+	i := labelField(s, labelFields)
 	if i >= 0 {
 		return i
 	}

@@ -41,9 +41,9 @@ func (fasta) Files(a Address) (files, beside []string, err error) {
 func (fasta) Schema(
 	_ context.Context, a Address, _ []string, _ func(string) (Other, error),
 ) (record.Schema, error) {
-	fields := []record.Field{textFieldOf("id"), textFieldOf("sequence")}
+	fields := []record.Field{textField("id"), textField("sequence")}
 	if a.Args["sequence"] == "uint8" {
-		fields[1] = arrayFieldOf("sequence", record.Uint8, record.Ragged)
+		fields[1] = arrayField("sequence", record.Uint8, record.Ragged)
 	}
 	fields, err := choose(fields, a)
 	return record.Schema{Fields: fields}, err
@@ -244,5 +244,5 @@ func (r *fastaRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, err
 			values[i].Dims = []int64{int64(len(letters))}
 		}
 	}
-	return appendRecord(dst, r.stored, values)
+	return record.Append(dst, r.stored, values)
 }

@@ -16,26 +16,23 @@ import (
 // maxRecordBytes bounds what one sample of a format of records may have in its file.
 const maxRecordBytes = 1 << 30
 
-// ragged is the shape of what differs in length.
-func raggedShape() []int64 { return []int64{record.Ragged} }
-
 // Fields as formats give them.
-func scalarFieldOf(name string, d record.DType) record.Field {
+func scalarField(name string, d record.DType) record.Field {
 	return record.Field{Name: name, Kind: record.Scalar, DType: d}
 }
-func arrayFieldOf(name string, d record.DType, shape ...int64) record.Field {
+func arrayField(name string, d record.DType, shape ...int64) record.Field {
 	return record.Field{Name: name, Kind: record.Array, DType: d, Shape: shape}
 }
-func bytesFieldOf(name string) record.Field {
-	return record.Field{Name: name, Kind: record.Bytes, DType: record.Uint8, Shape: raggedShape()}
+func bytesField(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Bytes, DType: record.Uint8, Shape: []int64{record.Ragged}}
 }
-func textFieldOf(name string) record.Field {
-	return record.Field{Name: name, Kind: record.Text, DType: record.Uint8, Shape: raggedShape()}
+func textField(name string) record.Field {
+	return record.Field{Name: name, Kind: record.Text, DType: record.Uint8, Shape: []int64{record.Ragged}}
 }
 
 // imageField holds an image file in stored records, and its pixels afterwards.
-func imageFieldOf(name string) record.Field {
-	return arrayFieldOf(name, record.Uint8, record.Ragged, record.Ragged, 3)
+func imageField(name string) record.Field {
+	return arrayField(name, record.Uint8, record.Ragged, record.Ragged, 3)
 }
 
 // isImageFile reports whether bytes begin as an image file does.
@@ -66,14 +63,10 @@ func storedSchema(s *record.Schema) *record.Schema {
 	return &out
 }
 
-// appendRecord appends the record of values, which fit the stored schema, to dst.
-func appendRecord(dst []byte, stored *record.Schema, values []record.Content) ([]byte, error) {
-	return record.Append(dst, stored, values)
-}
-
-// labelField is the field that gives samples a label: an integer scalar of one of the usual names; -1 = none.
-func labelField(s *record.Schema) int {
-	for _, name := range labelFields {
+// labelField is the field that gives samples a label: an integer scalar of the first of the names that has one;
+// -1 = none.
+func labelField(s *record.Schema, names []string) int {
+	for _, name := range names {
 		i := slices.IndexFunc(s.Fields, func(f record.Field) bool { return f.Name == name })
 		if i >= 0 && s.Fields[i].Kind == record.Scalar && s.Fields[i].DType != record.Bool &&
 			s.Fields[i].DType <= record.Int64 {

@@ -393,7 +393,7 @@ func (r *hfRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error)
 			}
 		}
 	}
-	out, err := appendRecord(dst, r.stored, values)
+	out, err := record.Append(dst, r.stored, values)
 	if err != nil {
 		return nil, fmt.Errorf("row %d: %w", s.Off, err)
 	}

@@ -3,9 +3,7 @@ package packed
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"larder/internal/record"
@@ -132,14 +130,10 @@ func (jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) erro
 	return Found{}, err
 }
 
-// labelOf is the field that is the label of samples as well: a whole number with one of the usual names.
+// labelOf is the name of the field that is the label of samples as well; "" = none.
 func labelOf(s *record.Schema) string {
-	for _, name := range labelNames {
-		for i := range s.Fields {
-			if f := &s.Fields[i]; f.Name == name && f.Kind == record.Scalar && f.DType == record.Int64 {
-				return name
-			}
-		}
+	if i := labelField(s, labelNames); i >= 0 {
+		return s.Fields[i].Name
 	}
 	return ""
 }
@@ -150,10 +144,7 @@ func labelFrom(raw []byte) int64 {
 	if err != nil {
 		return -1
 	}
-	if n := int64(binary.LittleEndian.Uint64(b)); n >= 0 && n <= math.MaxInt32 {
-		return n
-	}
-	return -1
+	return labelValue(record.Int64, b)
 }
 
 type jsonRows struct {

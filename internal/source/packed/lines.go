@@ -203,19 +203,5 @@ func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) 
 
 // fromSpool appends the i-th record of the only block of a file to dst. what names its content.
 func (f *File) fromSpool(ctx context.Context, dst []byte, what string, i int64, make spool.Make) ([]byte, error) {
-	from := len(dst)
-	const tries = 3
-	for try := 1; ; try++ {
-		b, err := f.Spool.Block(ctx, what+"\x00"+f.ID, make)
-		if err != nil {
-			return dst, err
-		}
-		dst, err = b.Record(dst[:from], int(i))
-		if cerr := b.Close(); err == nil {
-			err = cerr
-		}
-		if err == nil || !errors.Is(err, spool.ErrLost) || try == tries {
-			return dst, err
-		}
-	}
+	return fromBlock(ctx, f.Spool, what+"\x00"+f.ID, dst, int(i), make)
 }

@@ -86,16 +86,16 @@ func (lmdbFiles) Schema(
 			return record.Schema{}, fmt.Errorf("%s: %w", filepath.Base(files[0]), err)
 		}
 	}
-	fields := []record.Field{textFieldOf("key")}
+	fields := []record.Field{textField("key")}
 	switch kind {
 	case lmdbImage:
-		fields = append(fields, imageFieldOf("image"))
+		fields = append(fields, imageField("image"))
 	case lmdbMsgpack:
-		fields = append(fields, imageFieldOf("image"), scalarFieldOf("label", record.Int64))
+		fields = append(fields, imageField("image"), scalarField("label", record.Int64))
 	case lmdbText:
-		fields = append(fields, textFieldOf("value"))
+		fields = append(fields, textField("value"))
 	default:
-		fields = append(fields, bytesFieldOf("value"))
+		fields = append(fields, bytesField("value"))
 	}
 	fields, err = choose(fields, a)
 	return record.Schema{Fields: fields}, err
@@ -164,7 +164,7 @@ func (lmdbFiles) Scan(ctx context.Context, a Address, f File, emit func(Sample) 
 	if err != nil {
 		return found, err
 	}
-	label := f.Schema != nil && labelField(f.Schema) >= 0
+	label := f.Schema != nil && labelField(f.Schema, labelFields) >= 0
 	databases, err := db.Each(ctx, func(key []byte, off, size int64) error {
 		switch {
 		case lmdbMeta(key):
@@ -237,7 +237,7 @@ func (r *lmdbRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, erro
 			values[i].Data = pair.image
 		}
 	}
-	out, err := appendRecord(dst, r.stored, values)
+	out, err := record.Append(dst, r.stored, values)
 	if err != nil {
 		return nil, fmt.Errorf("at byte %d: %w", s.Off, err)
 	}

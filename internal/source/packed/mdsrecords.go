@@ -133,7 +133,7 @@ var mdsTypes = map[byte]record.DType{8: record.Uint8, 9: record.Int8, 16: record
 func (c *columns) field(i int, value []byte) (record.Field, error) {
 	name, encoding := c.Names[i], c.Encodings[i]
 	if d, ok := mdsScalars[encoding]; ok {
-		return record.Field{Name: name, Kind: record.Scalar, DType: d}, nil
+		return scalarField(name, d), nil
 	}
 	switch kind, _, _ := strings.Cut(encoding, ":"); kind {
 	case "jpeg", "png":
@@ -143,9 +143,9 @@ func (c *columns) field(i int, value []byte) (record.Field, error) {
 	case "bytes":
 		return bytesField(name), nil
 	case "str_int":
-		return record.Field{Name: name, Kind: record.Scalar, DType: record.Int64}, nil
+		return scalarField(name, record.Int64), nil
 	case "str_float":
-		return record.Field{Name: name, Kind: record.Scalar, DType: record.Float64}, nil
+		return scalarField(name, record.Float64), nil
 	case "ndarray":
 		x, err := mdsArray(encoding, value)
 		if err != nil {

@@ -55,11 +55,10 @@ func (x *array) row() (shape []int64, bytes int64) {
 
 // field describes a row.
 func (x *array) field(name string) record.Field {
-	f := record.Field{Name: name, Kind: record.Array, DType: x.dtype, Shape: slices.Clone(x.shape[1:])}
-	if len(f.Shape) == 0 {
-		f.Kind, f.Shape = record.Scalar, nil
+	if len(x.shape) == 1 {
+		return scalarField(name, x.dtype)
 	}
-	return f
+	return arrayField(name, x.dtype, slices.Clone(x.shape[1:])...)
 }
 
 // readArray reads the header of an array of which there are size bytes, beginning at the reader's first one.

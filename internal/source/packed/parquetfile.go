@@ -240,7 +240,7 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 			}
 		}
 		var err error
-		if blob, err = appendRecord(blob[:0], r.stored, values); err != nil {
+		if blob, err = record.Append(blob[:0], r.stored, values); err != nil {
 			return w.Add(badRecord("row %d: %v", first+n, err))
 		}
 		return w.Add(blob)

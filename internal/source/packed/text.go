@@ -27,10 +27,6 @@ func (text) Schema(
 	return record.Schema{Fields: []record.Field{textField(textName)}}, nil
 }
 
-func textField(name string) record.Field {
-	return record.Field{Name: name, Kind: record.Text, DType: record.Uint8, Shape: []int64{record.Ragged}}
-}
-
 func (text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
 	l := &lines{f: f}
 	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {

@@ -255,17 +255,17 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 		case k.kind == bytesFeature && k.high > 1:
 			lists = append(lists, fmt.Sprintf("%q", name))
 		case k.kind == bytesFeature && a.wants("text", name):
-			fields = append(fields, textFieldOf(name))
+			fields = append(fields, textField(name))
 		case k.kind == bytesFeature && always && k.images == s.records && !a.wants("raw", name):
-			fields = append(fields, imageFieldOf(name))
+			fields = append(fields, imageField(name))
 		case k.kind == bytesFeature:
-			fields = append(fields, bytesFieldOf(name))
+			fields = append(fields, bytesField(name))
 		case always && k.low == 1 && k.high == 1:
-			fields = append(fields, scalarFieldOf(name, k.kind.dtype()))
+			fields = append(fields, scalarField(name, k.kind.dtype()))
 		case always && k.low == k.high:
-			fields = append(fields, arrayFieldOf(name, k.kind.dtype(), k.low))
+			fields = append(fields, arrayField(name, k.kind.dtype(), k.low))
 		default:
-			fields = append(fields, arrayFieldOf(name, k.kind.dtype(), record.Ragged))
+			fields = append(fields, arrayField(name, k.kind.dtype(), record.Ragged))
 		}
 	}
 	sortFields(fields)
@@ -287,7 +287,7 @@ func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) e
 	if f.Schema == nil {
 		return Found{}, errNoSchema
 	}
-	label := labelField(f.Schema)
+	label := labelField(f.Schema, labelFields)
 	var e example
 	var word [8]byte
 	err := tfRecords(ctx, f, f.Size, func(i, off int64, b []byte) error {
@@ -345,5 +345,5 @@ func (r *tfRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error)
 			return nil, fmt.Errorf("at byte %d: feature %.80q %w", s.Off-tfHead, r.stored.Fields[i].Name, err)
 		}
 	}
-	return appendRecord(dst, r.stored, values)
+	return record.Append(dst, r.stored, values)
 }

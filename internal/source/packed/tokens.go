@@ -308,7 +308,7 @@ func (tokens) Schema(
 	each := []int64{numberOf(a, "seq_len", defaultSeqLen) + 1}
 	s.Fields = []record.Field{{Name: tokensName, Kind: record.Array, DType: first, Shape: each}}
 	if a.Args["doc"] != "" {
-		s.Fields = append(s.Fields, record.Field{Name: docName, Kind: record.Array, DType: record.Int32, Shape: each})
+		s.Fields = append(s.Fields, arrayField(docName, record.Int32, each...))
 	}
 	return s, nil
 }

@@ -101,9 +101,9 @@ func (s shape) field(name string) record.Field {
 	case s.kind == kindText || s.kind == kindJSON:
 		return textField(name)
 	case s.list:
-		return record.Field{Name: name, Kind: record.Array, DType: dtype, Shape: slices.Clone(s.dims)}
+		return arrayField(name, dtype, slices.Clone(s.dims)...)
 	}
-	return record.Field{Name: name, Kind: record.Scalar, DType: dtype}
+	return scalarField(name, dtype)
 }
 
 // shapes are those of the fields of a table, in order.

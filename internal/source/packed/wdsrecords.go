@@ -206,30 +206,17 @@ func (t *tarSample) fields(p part) ([]record.Field, error) {
 		return []record.Field{looseArray(p.name, x.dtype, len(x.shape))}, nil
 	case "wav":
 		return []record.Field{looseArray(p.name, record.Float32, 2),
-			{Name: rateName(p.name), Kind: record.Scalar, DType: record.Int64}}, nil
+			scalarField(rateName(p.name), record.Int64)}, nil
 	}
 	return []record.Field{bytesField(p.name)}, nil
 }
 
-func imageField(name string) record.Field {
-	return record.Field{Name: name, Kind: record.Array, DType: record.Uint8,
-		Shape: []int64{record.Ragged, record.Ragged, 3}}
-}
-
-func bytesField(name string) record.Field {
-	return record.Field{Name: name, Kind: record.Bytes, DType: record.Uint8, Shape: []int64{record.Ragged}}
-}
-
 // looseArray is an array whose sizes differ between samples.
 func looseArray(name string, d record.DType, dims int) record.Field {
-	f := record.Field{Name: name, Kind: record.Array, DType: d, Shape: make([]int64, min(dims, record.MaxDims+1))}
-	for i := range f.Shape {
-		f.Shape[i] = record.Ragged
-	}
 	if dims == 0 {
-		f.Kind, f.Shape = record.Scalar, nil
+		return scalarField(name, d)
 	}
-	return f
+	return arrayField(name, d, slices.Repeat([]int64{record.Ragged}, min(dims, record.MaxDims+1))...)
 }
 
 // partsOfSchema are the parts of which a schema was made.
