@@ -183,6 +183,7 @@ def stalls(runs: list[dict[str, float]]) -> bool:
 
 def measure(steps: list[Step], minutes: float, most: int) -> Runs:
     runs: Runs = {s.label: [] for s in steps}
+    loaders.into_page_cache(loaders.photographs())
     begun, longest = time.monotonic(), 0.0
     done = 0
     while done < most and (done < figures.FEWEST or time.monotonic() - begun + longest < 60 * minutes):
