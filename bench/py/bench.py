@@ -255,8 +255,8 @@ def page(about: dict[str, object], found: list[Figure], runs: Runs, absent: dict
              "drop_p50_us": "giving back, p50 µs", "drop_p99_us": "p99 µs"}
     return [
         f"`{command}`, {about['date']}, {about['commit']}: {about['processors']} processors ({about['processor']}), "
-        f"{about['memory_gib']} GiB, {about['peers']};"
-        f" load before it {about['load_before']:.1f}. Medians; the worse end of the interval is compared with the bar.",
+        f"{about['memory_gib']} GiB, {about['peers']};",
+        f"load before it {about['load_before']:.1f}. Medians; the worse end of the interval is compared with the bar.",
         "", *figures.bars_table(found), *figures.runs_table(runs, keys), *figures.runs_table(runs, other),
         *([""] if absent else []), *(f"{name}: not reachable ({why})." for name, why in absent.items()),
     ]
