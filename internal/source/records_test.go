@@ -86,6 +86,25 @@ func TestRecordsOfAnOlderVersionAreNotMadeWithNewFields(t *testing.T) {
 	}
 }
 
+// megatronIndex is a .idx of Megatron for documents of so many uint16.
+func megatronIndex(sizes ...int32) string {
+	b := append([]byte("MMIDIDX\x00\x00"), 1, 0, 0, 0, 0, 0, 0, 0, 8)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes))+1)
+	for _, n := range sizes {
+		b = binary.LittleEndian.AppendUint32(b, uint32(n))
+	}
+	at := int64(0)
+	for _, n := range sizes {
+		b = binary.LittleEndian.AppendUint64(b, uint64(at))
+		at += 2 * int64(n)
+	}
+	for i := range len(sizes) + 1 {
+		b = binary.LittleEndian.AppendUint64(b, uint64(i))
+	}
+	return string(b)
+}
+
 // Records may depend on a file beside theirs: when that changes, they are other objects.
 func TestRecordsFollowTheFilesBesideThem(t *testing.T) {
 	root := t.TempDir()
@@ -95,21 +114,7 @@ func TestRecordsFollowTheFilesBesideThem(t *testing.T) {
 	}
 	write(t, root, "t.bin", string(ids))
 	index := func(sizes ...int32) {
-		b := append([]byte("MMIDIDX\x00\x00"), 1, 0, 0, 0, 0, 0, 0, 0, 8)
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes)))
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes))+1)
-		for _, n := range sizes {
-			b = binary.LittleEndian.AppendUint32(b, uint32(n))
-		}
-		at := int64(0)
-		for _, n := range sizes {
-			b = binary.LittleEndian.AppendUint64(b, uint64(at))
-			at += 2 * int64(n)
-		}
-		for i := range len(sizes) + 1 {
-			b = binary.LittleEndian.AppendUint64(b, uint64(i))
-		}
-		must(t, os.WriteFile(filepath.Join(root, "t.idx"), b, 0o600))
+		must(t, os.WriteFile(filepath.Join(root, "t.idx"), []byte(megatronIndex(sizes...)), 0o600))
 	}
 	index(4, 4)
 	c, _ := open(t, "")

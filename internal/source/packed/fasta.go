@@ -216,12 +216,12 @@ func (fasta) Open(ctx context.Context, _ Address, f File) (Rows, error) {
 func (*fastaRows) Close() error { return nil }
 
 // Record reads the lines of a sequence and joins them.
-func (r *fastaRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *fastaRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Off < 0 || s.Size > maxRecordBytes || s.Off > r.size-s.Size {
 		return nil, fmt.Errorf("it should lie at byte %d of %d", s.Off, r.size)
 	}
 	b := make([]byte, s.Size)
-	if err := readFull(r.r, b, s.Off); err != nil {
+	if err := readFull(within(ctx, r.r), b, s.Off); err != nil {
 		return nil, fmt.Errorf("read %d bytes at %d: %w", len(b), s.Off, err)
 	}
 	letters := b[:0]

@@ -375,11 +375,12 @@ func (r *hfRows) Close() error {
 }
 
 // Record reads the values of one row.
-func (r *hfRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *hfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	f, in, err := r.find(s.Off)
 	if err != nil {
 		return nil, err
 	}
+	f = f.From(within(ctx, f.Reader()))
 	values := make([]record.Content, len(r.columns))
 	for i := range r.columns {
 		c := &r.columns[i]

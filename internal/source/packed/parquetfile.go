@@ -228,7 +228,7 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 	values := make([]record.Content, len(r.columns))
 	first := r.Groups[group].First
 	var blob []byte
-	return r.Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
+	return r.From(within(ctx, r.Reader())).Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
 		for i := range cells {
 			values[i] = record.Content{Dims: cells[i].Dims, Data: cells[i].Data}
 			err := cells[i].Err

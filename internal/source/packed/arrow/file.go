@@ -38,6 +38,16 @@ const (
 	messageHead = 8
 )
 
+// From is the same file, read through another reader of it.
+func (f *File) From(r io.ReaderAt) *File {
+	other := *f
+	other.r = r
+	return &other
+}
+
+// Reader is what the file is read through.
+func (f *File) Reader() io.ReaderAt { return f.r }
+
 // Rows counts the rows of all batches.
 func (f *File) Rows() int64 { return f.rows }
 

@@ -97,6 +97,16 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 	return f, nil
 }
 
+// From is the same file, read through another reader of it.
+func (f *File) From(r io.ReaderAt) *File {
+	other := *f
+	other.r = r
+	return &other
+}
+
+// Reader is what the file is read through.
+func (f *File) Reader() io.ReaderAt { return f.r }
+
 func readAt(r io.ReaderAt, b []byte, off int64) error {
 	if n, err := r.ReadAt(b, off); n < len(b) {
 		if err == nil || errors.Is(err, io.EOF) {
@@ -151,6 +161,15 @@ type Cell struct {
 	Data []byte  // little-endian; bools are bytes. Valid during the call
 }
 
+// pages are those of a column of a row group, read through the file's reader.
+func (f *File) pages(c pq.ColumnChunk) (pq.Pages, error) {
+	chunk, ok := c.(*pq.FileColumnChunk)
+	if !ok {
+		return nil, fmt.Errorf("a column's pages are %T", c)
+	}
+	return chunk.PagesFrom(f.r), nil
+}
+
 // Each calls row for every row of a row group in order, with the cells of the columns.
 func (f *File) Each(
 	ctx context.Context, group int, columns []*arrow.Field, row func(n int64, cells []Cell) error,
@@ -171,7 +190,11 @@ func (f *File) Each(
 		if err := f.check(ctx, &f.meta.RowGroups[group].Columns[c.Column].MetaData); err != nil {
 			return fmt.Errorf("row group %d, column %q: %w", group, f.leaves[c.Column].field.Name, err)
 		}
-		readers = append(readers, &columnReader{leaf: &f.leaves[c.Column], pages: chunks[c.Column].Pages()})
+		pages, err := f.pages(chunks[c.Column])
+		if err != nil {
+			return err
+		}
+		readers = append(readers, &columnReader{leaf: &f.leaves[c.Column], pages: pages})
 	}
 	cells := make([]Cell, len(columns))
 	for n := range g.Rows {
