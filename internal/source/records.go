@@ -334,7 +334,8 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		return err
 	}
 	file.Schema = &snap.schema
-	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
+	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
+	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {
 		_ = f.file.Close()
 		if ofPlace(err) || ctx.Err() != nil {

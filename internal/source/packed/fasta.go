@@ -189,11 +189,27 @@ func readFai(
 		if span > size-off || readFull(r, before[:], off-1) != nil || before[0] != '\n' {
 			return fmt.Errorf("line %d: no sequence of %d letters begins at byte %d of %d", n, letters, off, size)
 		}
+		if err := endsAt(r, off+span, size); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
 		if err := give(parts[0], off, span); err != nil {
 			return err
 		}
 	}
 	return lines.Err()
+}
+
+// endsAt checks that a sequence ends at a byte: blanks and another header may follow, or nothing.
+func endsAt(r io.ReaderAt, at, size int64) error {
+	next := make([]byte, min(16, size-at))
+	if err := readFull(r, next, at); err != nil {
+		return err
+	}
+	if next = bytes.TrimLeft(next, "\r\n \t"); len(next) > 0 && next[0] != '>' {
+		return fmt.Errorf("the sequence goes on behind byte %d, where it should end: the index is of another version of the "+
+			"file", at)
+	}
+	return nil
 }
 
 type fastaRows struct {

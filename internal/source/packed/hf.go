@@ -366,7 +366,7 @@ func (h hf) Open(ctx context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hfRows{t, a, storedSchema(f.Schema)}, nil
+	return &hfRows{t, a, storedColumns(f.Schema, t.columns, t.files[0].Schema.Fields)}, nil
 }
 
 func (r *hfRows) Close() error {

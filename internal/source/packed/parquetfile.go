@@ -204,7 +204,7 @@ func (parquetFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &parquetRows{t, a, storedSchema(f.Schema), f.Spool, f.blockKey(a)}, nil
+	return &parquetRows{t, a, storedColumns(f.Schema, t.columns, t.Fields), f.Spool, f.blockKey(a)}, nil
 }
 
 func (*parquetRows) Close() error { return nil }

@@ -93,6 +93,9 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 		f.Fields = append(f.Fields, field)
 	}
 	f.leaves = b.leaves
+	if err := f.checkRows(); err != nil {
+		return nil, err
+	}
 	fixLists(f.Fields, f.Meta["ARROW:schema"])
 	return f, nil
 }
@@ -140,6 +143,30 @@ func (f *File) groups() error {
 	}
 	if at != f.meta.NumRows {
 		return fmt.Errorf("its row groups have %d rows, and it says %d", at, f.meta.NumRows)
+	}
+	return nil
+}
+
+const (
+	// A file has at most rowsEach rows for each of its bytes: half a bit of each row. The first fewRows need none.
+	rowsEach = 16
+	fewRows  = 1 << 20
+)
+
+// checkRows compares the rows that the footer says with the file and with the values of its columns: what lists them
+// makes room for each.
+func (f *File) checkRows() error {
+	if n := f.meta.NumRows; n > fewRows && n/rowsEach > f.size {
+		return fmt.Errorf("it says %d rows in %d bytes", n, f.size)
+	}
+	for i := range f.meta.RowGroups {
+		g := &f.meta.RowGroups[i]
+		for k := range min(len(g.Columns), len(f.leaves)) {
+			n, flat := g.Columns[k].MetaData.NumValues, len(f.leaves[k].lists) == 0
+			if flat && n != g.NumRows || n < g.NumRows {
+				return fmt.Errorf("row group %d: column %d says %d values for %d rows", i, k, n, g.NumRows)
+			}
+		}
 	}
 	return nil
 }
@@ -194,7 +221,7 @@ func (f *File) Each(
 		if err != nil {
 			return err
 		}
-		readers = append(readers, &columnReader{leaf: &f.leaves[c.Column], pages: pages})
+		readers = append(readers, &columnReader{ctx: ctx, leaf: &f.leaves[c.Column], pages: pages})
 	}
 	cells := make([]Cell, len(columns))
 	for n := range g.Rows {
