@@ -95,8 +95,8 @@ func (m *maker) decode(enc []byte, w, h int, resized bool) (prep.Image, error) {
 	})
 }
 
-// ofSample reports whether an error is of one sample alone. What a store does not give may be there the next minute, and
-// one that is down fails for every sample.
+// ofSample reports whether an error is of one sample alone. What a store does not give may be there the next minute,
+// and one that is down fails for every sample.
 func (p *packer) ofSample(err error) bool {
 	if store.IsRemote(p.data.Root()) {
 		return errs.Is(err, errs.SampleBad)

@@ -110,6 +110,7 @@ func recordSets(t *testing.T) map[string]map[string]string {
 		must(t, err)
 		return string(b)
 	}
+	fai := "a\t4\t3\t4\t5\nb\t3\t11\t3\t4\n"
 	text := "one\ntwo\nthree\n"
 	mds, bin := mdsFile(t, "a", "bc", "def"), strings.Repeat("\x01\x00\x02\x00", 8)
 	index := fmt.Sprintf(`{"version":2,"shards":[{"format":"mds","compression":null,"samples":3,"raw_data":`+
@@ -124,7 +125,7 @@ func recordSets(t *testing.T) map[string]map[string]string {
 		"jsonl:%s/l.jsonl":                           {"l.jsonl": `{"x": 1}` + "\n" + `{"x": 2}` + "\n"},
 		"csv:%s/c.csv":                               {"c.csv": "x,y\n1,2\n3,4\n"},
 		"text:%s/z.txt.gz":                           {"z.txt.gz": gzipOf(t, text)},
-		"fasta:%s/f.fa":                              {"f.fa": ">a\nACGT\n>b\nMKV\n", "f.fa.fai": "a\t4\t3\t4\t5\nb\t3\t11\t3\t4\n"},
+		"fasta:%s/f.fa":                              {"f.fa": ">a\nACGT\n>b\nMKV\n", "f.fa.fai": fai},
 		"lmdb:%s/data.mdb":                           {"data.mdb": data("data.mdb")},
 		"hf:%s/rows.arrow":                           {"rows.arrow": data("rows.arrow")},
 		"parquet:%s/p.parquet":                       {"p.parquet": parquetFile(t, 10)},

@@ -247,7 +247,8 @@ func hasSecret(rest string) bool {
 }
 
 // signed finds queries that sign a request: keys of buckets may have a ? of their own.
-var signed = regexp.MustCompile(`(?i)[?&](x-(amz|goog)-[a-z-]+|awsaccesskeyid|googleaccessid|signature|sig|sv|se|token)=`)
+var signed = regexp.MustCompile(
+	`(?i)[?&](x-(amz|goog)-[a-z-]+|awsaccesskeyid|googleaccessid|signature|sig|sv|se|token)=`)
 
 // Redact makes a URI fit for messages: without user information, without a query of a web address or one that signs a
 // request, of valid UTF-8, and not too long.

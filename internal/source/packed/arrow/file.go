@@ -226,7 +226,7 @@ func (b *batch) checkRows(s *Schema) error {
 func (b *batch) holds(c *Field) (bool, error) {
 	rows, width := b.nodes[c.node].rows, int64(0) // bits of a value in its buffer
 	size := func(k int) int64 { return b.buffers[c.buffer+k].size }
-	switch c.Kind { //nolint:exhaustive // the others are not read
+	switch c.Kind {
 	case Bool:
 		width = 1
 	case Int, Float:
