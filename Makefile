@@ -20,7 +20,8 @@ HAVE_STATIC = $(shell f=$$($${CC:-cc} -print-file-name=libjpeg.a 2>/dev/null); [
 TAGS = $(if $(HAVE_JPEG),turbo$(if $(HAVE_STATIC),,$(comma)turbo_shared),)
 comma := ,
 # In CI the tests against a real PyTorch, a real S3 server and the writers of packed files must run.
-REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1 LARDER_REQUIRE_FORMATS=1,)
+REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1 LARDER_REQUIRE_FORMATS=1 \
+  LARDER_REQUIRE_NGINX=1,)
 
 .PHONY: help
 help: ## list the targets

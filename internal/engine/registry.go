@@ -15,6 +15,7 @@ import (
 	"larder/internal/resume"
 	"larder/internal/source"
 	larderv1 "larder/proto/larder/v1"
+	"larder/tiers/disk"
 )
 
 // keepEnded is how many jobs are remembered after their end: more than the coordinator lists, and than can still have
@@ -149,7 +150,7 @@ func (r *registry) readers(uri string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, j := range r.mu.jobs { // order-free: they are counted
-		if j.Data.URI() == uri && !slices.Contains(r.mu.ended, id) {
+		if disk.SameGroup(uri, j.Data.URI()) && !slices.Contains(r.mu.ended, id) {
 			n++
 		}
 	}

@@ -260,8 +260,8 @@ func (p *packer) put(ctx context.Context, it *item) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !ofSample(it.err):
-			return it.err
+		case !p.ofSample(it.err):
+			return it.err // what is packed stays packed, and the next run goes on
 		case !p.cfg.SkipBad:
 			e := errs.From(it.err)
 			return errs.New(e.Reason, p.data.Path(it.id), "repair or remove it, or leave such samples out with "+

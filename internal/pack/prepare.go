@@ -8,6 +8,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/internal/store"
 )
 
 // maker reads samples and makes the images that are packed. It belongs to one goroutine.
@@ -94,7 +95,11 @@ func (m *maker) decode(enc []byte, w, h int, resized bool) (prep.Image, error) {
 	})
 }
 
-// ofSample reports whether an error is of one sample alone.
-func ofSample(err error) bool {
+// ofSample reports whether an error is of one sample alone. What a store does not give may be there the next minute,
+// and one that is down fails for every sample.
+func (p *packer) ofSample(err error) bool {
+	if store.IsRemote(p.data.Root()) {
+		return errs.Is(err, errs.SampleBad)
+	}
 	return errs.Is(err, errs.SampleBad) || errs.Is(err, errs.DatasetUnread) || errs.Is(err, errs.ResourceExceeded)
 }

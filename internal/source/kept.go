@@ -51,4 +51,12 @@ func (c *Catalog) placeName(rs *rootState) string {
 	return name
 }
 
+// placeOf is placeName, and "" for the file system.
+func (c *Catalog) placeOf(rs *rootState) string {
+	if rs.address.Place == "" {
+		return ""
+	}
+	return c.placeName(rs)
+}
+
 var _ Kept = (*disk.Store)(nil)

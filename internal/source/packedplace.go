@@ -101,6 +101,9 @@ const listMost = 4
 type storePlace struct {
 	ctx context.Context //nolint:containedctx // it lives as long as one walk
 	st  store.Store
+	// indexed knows files, and kept reads small ones through the disk tier; nil = the store is asked.
+	indexed func(path string) (store.Info, bool)
+	kept    func(in store.Info) io.ReaderAt
 
 	mu    sync.Mutex // guards what follows
 	known map[string]store.Info
@@ -132,6 +135,11 @@ func (p *storePlace) learn(in store.Info) error {
 
 // info is what the store says of a file.
 func (p *storePlace) info(path string) (store.Info, error) {
+	if p.indexed != nil {
+		if in, ok := p.indexed(path); ok {
+			return in, nil
+		}
+	}
 	p.mu.Lock()
 	in, ok := p.known[keyOf(path)]
 	p.mu.Unlock()
@@ -219,7 +227,11 @@ func (p *storePlace) Read(path string, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%q has %d bytes, more than %d", path, in.Size, most)
 	}
 	b := make([]byte, in.Size)
-	if _, err := p.st.ReadRange(p.ctx, in, 0, b); err != nil && !errors.Is(err, io.EOF) {
+	var r io.ReaderAt = &store.ReaderAt{Context: p.ctx, Store: p.st, Object: in}
+	if p.kept != nil {
+		r = p.kept(in)
+	}
+	if _, err := r.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	return b, nil
@@ -233,9 +245,9 @@ func (rs *rootState) inPlace(rel string) string {
 	return strings.TrimPrefix(rs.root, rs.address.Place) + "/" + rel
 }
 
-// openFile opens a packed file that is as it was looked at. scan says that it is read from the front. The caller closes
-// it after its last read; ctx is that of all reads.
-func (rs *rootState) openFile(ctx context.Context, rel string, was fileMeta, scan bool) (
+// openFile opens a packed file that is as it was looked at, to read it from the front. The caller closes it after its
+// last read; ctx is that of all reads.
+func (rs *rootState) openFile(ctx context.Context, rel string, was fileMeta) (
 	packed.File, io.Closer, error,
 ) {
 	path := rs.inPlace(rel)
@@ -244,21 +256,15 @@ func (rs *rootState) openFile(ctx context.Context, rel string, was fileMeta, sca
 		if err != nil {
 			return packed.File{}, nil, err
 		}
-		return packed.File{ReaderAt: f, Path: path, Size: was.size, Beside: openBeside}, f, nil
+		return packed.File{ReaderAt: f, Path: path, Size: was.size, Beside: openOther}, f, nil
 	}
 	_, at, err := rs.look(ctx)
 	if err != nil {
 		return packed.File{}, nil, err
 	}
 	in := store.Info{Key: keyOf(path), Size: was.size, Version: uint64(was.mtime)}
-	f := packed.File{Path: path, Size: was.size, Beside: at.openBeside}
-	if scan {
-		ahead := store.NewAhead(ctx, at.st, in)
-		f.ReaderAt = ahead
-		return f, ahead, nil
-	}
-	f.ReaderAt = &store.ReaderAt{Context: ctx, Store: at.st, Object: in}
-	return f, io.NopCloser(nil), nil
+	ahead := store.NewAhead(ctx, at.st, in)
+	return packed.File{ReaderAt: ahead, Path: path, Size: was.size, Beside: at.openBeside}, ahead, nil
 }
 
 // besideObject is an object beside the one that is scanned.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sys/unix"
 
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -59,7 +61,7 @@ func (rs *rootState) schemaOf(
 	if !ok {
 		return record.Schema{}, nil
 	}
-	open := openBeside
+	open := openOther
 	if at != nil {
 		open = at.openBeside
 	}
@@ -143,8 +145,18 @@ type openFiles struct {
 	closed bool
 }
 
-// use returns the open file of a key, opened by open if need be. The caller calls done with it.
-func (o *openFiles) use(k openKey, open func(*openFile) error) (*openFile, error) {
+// use returns the open file of a key, opened by open if need be. The caller calls done with it. Whose context ends does
+// not wait for another's open, and one that ended with its opener's context is tried again.
+func (o *openFiles) use(ctx context.Context, k openKey, open func(*openFile) error) (*openFile, error) {
+	for {
+		f, err := o.useOnce(ctx, k, open)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			return f, err
+		}
+	}
+}
+
+func (o *openFiles) useOnce(ctx context.Context, k openKey, open func(*openFile) error) (*openFile, error) {
 	o.mu.Lock()
 	f, ok := o.byKey[k]
 	if !ok {
@@ -159,7 +171,12 @@ func (o *openFiles) use(k openKey, open func(*openFile) error) (*openFile, error
 	}
 	o.mu.Unlock()
 	if ok {
-		<-f.ready
+		select {
+		case <-f.ready:
+		case <-ctx.Done():
+			o.done(f, false)
+			return nil, ctx.Err()
+		}
 	} else {
 		f.err = open(f)
 		close(f.ready)
@@ -238,6 +255,9 @@ func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, 
 			return b, nil
 		}
 	}
+	if _, ok := errors.AsType[*errs.Error](err); ok {
+		return nil, err
+	}
 	return nil, readError(first.path(row.sample), err)
 }
 
@@ -254,10 +274,11 @@ func (c *Catalog) recordOf(
 	dir := snap.dirOf[s]
 	d := &snap.dirs[dir]
 	k := openKey{rs.index, dir, d.size, row.mtime, snap.mark}
-	f, err := c.files.use(k, func(f *openFile) error {
+	f, err := c.files.use(ctx, k, func(f *openFile) error {
 		return c.openRecords(ctx, rs, snap, d, f)
 	})
 	if err != nil {
+		c.noteChange(o, err)
 		return nil, err
 	}
 	at := packed.Sample{Key: snap.name(s), Off: row.off, Size: row.size}
@@ -269,8 +290,8 @@ func (c *Catalog) recordOf(
 		return nil, ctx.Err()
 	case same != nil:
 		return nil, same
-	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrNotExist):
-		c.markStale(o)
+	case ofPlace(err):
+		c.noteChange(o, err)
 		return nil, err
 	case err != nil:
 		return nil, errs.New(errs.SampleBad, printable(join(snap.root, d.rel)), "repair the file, or leave the sample out",
@@ -281,18 +302,30 @@ func (c *Catalog) recordOf(
 	return b, nil
 }
 
+// ofPlace reports whether an error is about the place where files lie, not about what is in them.
+func ofPlace(err error) bool {
+	e, ok := errors.AsType[*errs.Error](err)
+	return ok && e.Reason != errs.SampleBad
+}
+
+// noteChange has an object indexed again where err says that a file of it is not the indexed one.
+func (c *Catalog) noteChange(o ident.ObjectID, err error) {
+	_, changed := errors.AsType[*errChanged](err)
+	if changed || errors.Is(err, store.ErrChanged) || errors.Is(err, store.ErrNotExist) {
+		c.markStale(o)
+	}
+}
+
 // openRecords opens a file for reading its records.
 func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot, d *dirRow, f *openFile) error {
 	format, ok := rs.format.(packed.Records)
 	if !ok {
 		return errors.New("its format has no records")
 	}
-	ctx = context.WithoutCancel(ctx) // the life of what is opened is longer than that of the read that opens it
-	a, _, err := rs.look(ctx)
-	if err != nil {
-		return err
-	}
-	file, err := c.openIndexed(ctx, rs, d, f)
+	reads := &openReads{ctx}
+	// What is opened lives longer than the read that opens it: later reads that have no context of their own never end.
+	defer func() { reads.ctx = context.WithoutCancel(ctx) }()
+	a, file, err := c.openIndexed(reads, rs, snap, d, f)
 	if err != nil {
 		return err
 	}
@@ -300,23 +333,30 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
-	file.Schema, file.Spool = &snap.schema, spool.For(c.cfg.Spool, rs.uri)
-	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
+	file.Schema = &snap.schema
+	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
+	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {
 		_ = f.file.Close()
+		if ofPlace(err) || ctx.Err() != nil {
+			return err
+		}
 		path := printable(join(snap.root, d.rel))
 		return errs.New(errs.SampleBad, path, "write the file again", "open %s: %v", path, err)
 	}
 	return nil
 }
 
-// openIndexed opens a packed file, and fills in how it is closed and compared with the index.
-func (c *Catalog) openIndexed(ctx context.Context, rs *rootState, d *dirRow, f *openFile) (packed.File, error) {
-	was := fileMeta{dev: d.dev, ino: d.ino, size: d.size, mtime: f.key.mtime}
+// openIndexed opens a packed file, and fills in how it is closed and compared with the index. What lies beside it has
+// to be what was indexed, too.
+func (c *Catalog) openIndexed(reads *openReads, rs *rootState, snap *snapshot, d *dirRow, f *openFile) (
+	packed.Address, packed.File, error,
+) {
+	blocks := spool.For(c.cfg.Spool, rs.uri)
 	if rs.address.Place != "" { // a read compares versions
-		file, closer, err := rs.openFile(ctx, d.rel, was, false)
-		f.file, f.same = closer, func() error { return nil }
-		return file, err
+		a, file, err := c.openStored(reads, rs, snap, d)
+		f.file, f.same, file.Spool = io.NopCloser(nil), func() error { return nil }, storedSpool{blocks}
+		return a, file, err
 	}
 	open := c.sys.open
 	if rs.guarded.Load() {
@@ -325,11 +365,39 @@ func (c *Catalog) openIndexed(ctx context.Context, rs *rootState, d *dirRow, f *
 	path := join(rs.root, d.rel)
 	fd, err := retry(func() (int, error) { return open(path) })
 	if err != nil {
-		return packed.File{}, err
+		return rs.address, packed.File{}, err
 	}
 	file := os.NewFile(uintptr(fd), path)
 	f.file, f.same = file, func() error { return c.unchanged(fd, fileState{d.size, f.key.mtime}) }
-	return packed.File{ReaderAt: file, Path: path, Size: d.size, Beside: openBeside}, nil
+	beside := func(path string) (packed.Other, error) { return openIndexedBeside(snap, path) }
+	return rs.address, packed.File{ReaderAt: file, Path: path, Size: d.size, Beside: beside, Spool: blocks}, nil
+}
+
+// openIndexedBeside opens a file of the file system that was indexed, and is as it was.
+func openIndexedBeside(snap *snapshot, path string) (packed.Other, error) {
+	d := snap.fileAt(strings.TrimSuffix(snap.root, "/")+"/", path)
+	if d == nil {
+		return nil, notIndexed(snap.uri, path)
+	}
+	f, err := openBeside(path)
+	if err != nil {
+		return nil, readError(path, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		_ = f.Close()
+		return nil, readError(path, err)
+	}
+	if st.Size != d.size || st.Mtim.Nano() != d.mtime {
+		_ = f.Close()
+		return nil, readError(path, &errChanged{size: st.Size, wasSize: d.size, mtime: st.Mtim.Nano(), wasMtime: d.mtime})
+	}
+	return f, nil
+}
+
+// notIndexed is the error about a file that is not one of the dataset's.
+func notIndexed(uri, path string) error {
+	return fmt.Errorf("%q was not there when %s was indexed: %w", path, printable(uri), fs.ErrNotExist)
 }
 
 // fieldsText names the fields of a schema, for messages.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"larder/internal/ident"
 	"larder/internal/record"
@@ -86,6 +87,25 @@ func TestRecordsOfAnOlderVersionAreNotMadeWithNewFields(t *testing.T) {
 	}
 }
 
+// megatronIndex is a .idx of Megatron for documents of so many uint16.
+func megatronIndex(sizes ...int32) string {
+	b := append([]byte("MMIDIDX\x00\x00"), 1, 0, 0, 0, 0, 0, 0, 0, 8)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes))+1)
+	for _, n := range sizes {
+		b = binary.LittleEndian.AppendUint32(b, uint32(n))
+	}
+	at := int64(0)
+	for _, n := range sizes {
+		b = binary.LittleEndian.AppendUint64(b, uint64(at))
+		at += 2 * int64(n)
+	}
+	for i := range len(sizes) + 1 {
+		b = binary.LittleEndian.AppendUint64(b, uint64(i))
+	}
+	return string(b)
+}
+
 // Records may depend on a file beside theirs: when that changes, they are other objects.
 func TestRecordsFollowTheFilesBesideThem(t *testing.T) {
 	root := t.TempDir()
@@ -95,21 +115,7 @@ func TestRecordsFollowTheFilesBesideThem(t *testing.T) {
 	}
 	write(t, root, "t.bin", string(ids))
 	index := func(sizes ...int32) {
-		b := append([]byte("MMIDIDX\x00\x00"), 1, 0, 0, 0, 0, 0, 0, 0, 8)
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes)))
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(sizes))+1)
-		for _, n := range sizes {
-			b = binary.LittleEndian.AppendUint32(b, uint32(n))
-		}
-		at := int64(0)
-		for _, n := range sizes {
-			b = binary.LittleEndian.AppendUint64(b, uint64(at))
-			at += 2 * int64(n)
-		}
-		for i := range len(sizes) + 1 {
-			b = binary.LittleEndian.AppendUint64(b, uint64(i))
-		}
-		must(t, os.WriteFile(filepath.Join(root, "t.idx"), b, 0o600))
+		must(t, os.WriteFile(filepath.Join(root, "t.idx"), []byte(megatronIndex(sizes...)), 0o600))
 	}
 	index(4, 4)
 	c, _ := open(t, "")
@@ -138,5 +144,45 @@ func TestRowsWithoutAByteAreBounded(t *testing.T) {
 	_, err := c.Add(t.Context(), "", "npy:"+root+"/t.npy")
 	if err == nil || !strings.Contains(err.Error(), "2000000 rows") {
 		t.Errorf("it says %v", err)
+	}
+}
+
+// An index of a FASTA file that was made for an older one is refused: sequences would end in their middle.
+func TestAnOldIndexOfSequencesIsRefused(t *testing.T) {
+	for _, x := range []struct{ file, index, want string }{
+		{">a\nACGT\n>b\nMKV\n", "a\t4\t3\t4\t5\nb\t3\t11\t3\t4\n", ""},
+		{">a\nACGT\n\n>b\nMKV", "a\t4\t3\t4\t5\nb\t3\t12\t3\t4\n", ""},
+		{">a\nACGT\n>b\nMKVAA\n", "a\t4\t3\t4\t5\nb\t3\t11\t3\t4\n", "another version"},
+		{">a\nACGT\n>b\nMKV\nAA\n", "a\t4\t3\t4\t5\nb\t3\t11\t3\t4\n", "another version"},
+		{">a\nACGTTTTT\n", "a\t4\t3\t4\t5\n", "another version"},
+	} {
+		root := t.TempDir()
+		write(t, root, "s.fa", x.file)
+		write(t, root, "s.fa.fai", x.index)
+		c, _ := open(t, "")
+		_, err := c.Add(t.Context(), "", "fasta:"+root+"/s.fa")
+		if x.want == "" && err != nil || x.want != "" && (err == nil || !strings.Contains(err.Error(), x.want)) {
+			t.Errorf("%q: %v", x.file, err)
+		}
+	}
+}
+
+// A file that takes the place of another one may have its size and its time: what was unpacked of it is another's.
+func TestUnpackedRecordsAreOfTheirFile(t *testing.T) {
+	root, kept := t.TempDir(), spool.NewMemory(1<<20)
+	path, stamp := filepath.Join(root, "t.txt.gz"), time.Unix(1_600_000_000, 0)
+	for _, text := range []string{"one\n", "two\n"} {
+		next := filepath.Join(root, "next")
+		write(t, root, "next", gzipOf(t, text))
+		must(t, os.Chtimes(next, stamp, stamp))
+		must(t, os.Rename(next, path))
+		c, err := OpenCatalog(CatalogConfig{Spool: kept})
+		must(t, err)
+		d, err := c.Add(t.Context(), "", "text:"+path)
+		must(t, err)
+		if got := fieldOf(t, c, d, 0, "text"); string(got)+"\n" != text {
+			t.Errorf("%q was read of %q", got, text)
+		}
+		must(t, c.Close())
 	}
 }

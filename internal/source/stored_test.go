@@ -26,15 +26,17 @@ import (
 
 // bucketOf serves a bucket "data" in this process.
 type bucketOf struct {
-	mem    *s3mem.Backend
-	stores *store.Stores
-	lists  atomic.Int64
-	reads  atomic.Int64
+	mem      *s3mem.Backend
+	stores   *store.Stores
+	lists    atomic.Int64
+	reads    atomic.Int64
+	before   atomic.Pointer[http.HandlerFunc] // what sees a read first, and may keep it; nil = nothing
+	patience time.Duration
 }
 
 func newBucket(t *testing.T) *bucketOf {
 	t.Helper()
-	b := &bucketOf{mem: s3mem.New()}
+	b := &bucketOf{mem: s3mem.New(), patience: time.Second}
 	must(t, b.mem.CreateBucket("data"))
 	next := gofakes3.New(b.mem).Server()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,12 +44,16 @@ func newBucket(t *testing.T) *bucketOf {
 			b.lists.Add(1)
 		} else {
 			b.reads.Add(1)
+			if f := b.before.Load(); f != nil {
+				(*f)(w, r)
+				return
+			}
 		}
 		next.ServeHTTP(w, r)
 	}))
 	b.stores = store.New(store.Config{Log: slog.New(slog.DiscardHandler), Settings: func(string, string) store.Settings {
 		s := store.Default()
-		s.Endpoint, s.Region, s.Anonymous, s.RetryFor = srv.URL, "us-east-1", true, time.Second
+		s.Endpoint, s.Region, s.Anonymous, s.RetryFor = srv.URL, "us-east-1", true, b.patience
 		return s
 	}})
 	t.Cleanup(func() {

@@ -202,7 +202,7 @@ func (rs *rootState) scanFiles(
 func (rs *rootState) scanFile(
 	ctx context.Context, a packed.Address, row *scanned, schema *record.Schema,
 ) error {
-	file, closer, err := rs.openFile(ctx, row.rel, row.st, true)
+	file, closer, err := rs.openFile(ctx, row.rel, row.st)
 	if err != nil {
 		return err
 	}
@@ -240,9 +240,18 @@ type besideFile struct {
 	size int64
 }
 
-func (b besideFile) Len() int64 { return b.size }
+func (b *besideFile) Len() int64 { return b.size }
 
-func openBeside(path string) (packed.Other, error) {
+// openOther is openBeside for formats.
+func openOther(path string) (packed.Other, error) {
+	f, err := openBeside(path)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func openBeside(path string) (*besideFile, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -252,7 +261,7 @@ func openBeside(path string) (packed.Other, error) {
 		f.Close()
 		return nil, err
 	}
-	return besideFile{f, fi.Size()}, nil
+	return &besideFile{f, fi.Size()}, nil
 }
 
 // inParallel calls f for 0 to n-1 from some goroutines, until one fails: that error, or the context's.

@@ -43,17 +43,25 @@ func azureEnvironment() azureKeys {
 	return k
 }
 
+// azureAddress is the address of the account, which the settings or the environment say, and which of them did.
+func azureAddress(s Settings) (text, from string) {
+	k := azureEnvironment()
+	switch {
+	case s.Endpoint != "":
+		return s.Endpoint, "stores.az.endpoint"
+	case k.endpoint != "":
+		return k.endpoint, "AZURE_STORAGE_CONNECTION_STRING"
+	case k.account != "":
+		return "https://" + k.account + ".blob.core.windows.net", "AZURE_STORAGE_ACCOUNT"
+	}
+	return "", ""
+}
+
 // azureClient makes the client of a container with the first credentials that there are: a connection string, a key, a
 // signature, then those that Azure's own chain finds.
 func azureClient(l Location, s Settings, o *container.ClientOptions) (*container.Client, error) {
 	k := azureEnvironment()
-	text, from := s.Endpoint, "stores.az.endpoint"
-	if text == "" {
-		text, from = k.endpoint, "AZURE_STORAGE_CONNECTION_STRING"
-	}
-	if text == "" && k.account != "" {
-		text, from = "https://"+k.account+".blob.core.windows.net", "AZURE_STORAGE_ACCOUNT"
-	}
+	text, from := azureAddress(s)
 	if text == "" {
 		return nil, errs.New(errs.ConfigInvalid, l.name(), "set AZURE_STORAGE_ACCOUNT or AZURE_STORAGE_CONNECTION_STRING of "+
 			"the daemon, or stores.az.endpoint: https://ACCOUNT.blob.core.windows.net",

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -96,6 +97,13 @@ func (s *Stores) Identity(uri string) string {
 	if l.Scheme == schemeS3 || l.Scheme == schemeGS {
 		if u, err := endpoint(l, s.cfg.Settings(l.Scheme, l.name())); err == nil {
 			return l.name() + " of " + u.Host
+		}
+	}
+	if l.Scheme == schemeAZ { // containers of two accounts may have one name
+		if text, _ := azureAddress(s.cfg.Settings(l.Scheme, l.name())); text != "" {
+			if u, err := url.Parse(text); err == nil {
+				return l.name() + " of " + u.Host + strings.TrimRight(u.Path, "/")
+			}
 		}
 	}
 	return l.name()

@@ -246,8 +246,12 @@ func hasSecret(rest string) bool {
 	return port == "" || strings.Trim(port, "0123456789") != ""
 }
 
-// Redact makes a URI fit for messages: without user information, without a query of a web address, of valid UTF-8, and
-// not too long.
+// signed finds queries that sign a request: keys of buckets may have a ? of their own.
+var signed = regexp.MustCompile(
+	`(?i)[?&](x-(amz|goog)-[a-z-]+|awsaccesskeyid|googleaccessid|signature|sig|sv|se|token)=`)
+
+// Redact makes a URI fit for messages: without user information, without a query of a web address or one that signs a
+// request, of valid UTF-8, and not too long.
 func Redact(uri string) string {
 	const most = 1024
 	shown := strings.ToValidUTF8(uri[:min(len(uri), most)], "\uFFFD")
@@ -266,6 +270,8 @@ func Redact(uri string) string {
 		if i := strings.IndexAny(rest, "?#"); i >= 0 {
 			rest = rest[:i] + "?***"
 		}
+	} else if i := strings.IndexByte(rest, '?'); i >= 0 && signed.MatchString(rest[i:]) {
+		rest = rest[:i] + "?***"
 	}
 	return scheme + "://" + rest
 }

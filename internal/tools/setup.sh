@@ -5,7 +5,7 @@
 #   internal/tools/setup.sh VENV TOOLS     for `make check`: also the pinned linters and generators, into the folder TOOLS
 #
 # On Debian as root it installs system packages: libjpeg-turbo's headers, a CPU PyTorch with torchvision to test against,
-# and a headless Chromium that looks at reports. Elsewhere it installs what pip has.
+# nginx as a web server with TLS, and a headless Chromium that looks at reports. Elsewhere it installs what pip has.
 #
 # Both build the S3 server of the tests, versitygw, into the folder TOOLS (bin/tools of this tree without one): two minutes
 # the first time.
@@ -18,14 +18,15 @@ tools=${2-}
 here=$(cd "$(dirname "$0")" && pwd)
 say() { echo "setup: $*"; }
 
-packages=(libjpeg62-turbo-dev python3-venv python3-numpy python3-pil python3-pytest python3-torch python3-torchvision)
+packages=(libjpeg62-turbo-dev python3-venv python3-numpy python3-pil python3-pytest python3-torch python3-torchvision
+  nginx-light openssl)
 # The browser is installed separately: where its package has another name, the other packages are installed all the same.
 browser=chromium-headless-shell
 for b in chromium chromium-headless-shell chromium-browser google-chrome; do
   command -v "$b" >/dev/null && browser=
 done
 
-# debian NAME... installs the packages that are missing.
+# debian NAME... installs the packages that are missing, and starts no service of them (RUNLEVEL).
 debian() {
   local missing=() p log
   for p in "$@"; do
@@ -35,7 +36,7 @@ debian() {
   say "apt-get install ${missing[*]}"
   log=$(mktemp)
   if ! { apt-get update -qq &&
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 5 "$log"
     say "the installation failed; continuing without"
   fi

@@ -247,6 +247,28 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "parquet_hf", hf_rows(data), f"parquet:{out}/hf.parquet")
 
 
+def pixels(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """Pixels as lists of lists of three, in Parquet and in Arrow: they have the shape of images, and are no files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"id": np.int64(i), "pix": rng.integers(0, 256, (pick.randint(1, 5), pick.randint(1, 6), 3)).astype(np.uint8)}
+        for i in range(pick.randint(5, 30))
+    ]
+    kind = pa.list_(pa.list_(pa.list_(pa.uint8(), 3)))
+    columns = {"id": pa.array([r["id"] for r in rows]), "pix": pa.array([r["pix"].tolist() for r in rows], kind)}
+    table = pa.table(columns)
+    pq.write_table(table, str(out / "pixels.parquet"), row_group_size=pick.randint(3, 20))
+    assert pq.read_table(str(out / "pixels.parquet")).to_pylist() == table.to_pylist()
+    finish(out, "pixels_parquet", rows, f"parquet:{out}/pixels.parquet")
+    with pa.ipc.new_stream(str(out / "pixels.arrow"), table.schema) as w:
+        w.write_table(table, max_chunksize=pick.randint(3, 20))
+    with pa.ipc.open_stream(str(out / "pixels.arrow")) as r:
+        assert r.read_all().to_pylist() == table.to_pylist()
+    finish(out, "pixels_arrow", rows, f"hf:{out}/pixels.arrow")
+
+
 def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     """Biopython's writer, plain and with its bgzip, with the index that pyfaidx makes and without; pyfaidx's reader."""
     from Bio import SeqIO, bgzf
@@ -283,6 +305,7 @@ FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] =
     "hf": hf,
     "parquet": parquet,
     "fasta": fasta,
+    "pixels": pixels,
 }
 
 

@@ -42,7 +42,7 @@ const (
 var errNoRoom = errors.New("no room on the disk tier")
 
 // For returns the spool for the blocks of a group.
-func (s *Store) For(group string) spool.Spool { return blocksOf{s, group} }
+func (s *Store) For(group string) spool.Spool { return blocksOf{s, groupName(group)} }
 
 // Block is For("").Block: of blocks that count as needed by one job.
 func (s *Store) Block(ctx context.Context, key string, make spool.Make) (spool.Reader, error) {

@@ -2,6 +2,8 @@ package disk
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"sync"
@@ -17,7 +19,8 @@ import (
 type Config struct {
 	Dir  string
 	Size int64 // bytes on the disk, never more
-	// Need says how many live jobs read a group. It is called with locks held, so it must not call the Store. nil = 1.
+	// Need says how many live jobs read a group, by a name that SameGroup knows. It is called with locks held, so it must
+	// not call the Store. nil = 1.
 	Need   func(group string) int
 	Log    *slog.Logger
 	Queue  int64 // bytes of entries that wait to be written; what comes beyond is left out; 0 = 64 MiB
@@ -176,12 +179,27 @@ func (h *state) groupOf(name string) *group {
 	return g
 }
 
+// groupName is what a group is called in files: itself, or, where it is long, its beginning and a hash of it.
+func groupName(group string) string {
+	if len(group) <= maxGroup {
+		return group
+	}
+	h := sha256.Sum256([]byte(group))
+	return group[:maxGroup-2*len(h)-1] + "#" + hex.EncodeToString(h[:])
+}
+
+// SameGroup reports whether a name that Config.Need gets stands for a group.
+func SameGroup(name, group string) bool {
+	return name == group || len(group) > maxGroup && name == groupName(group)
+}
+
 // Get fills buf, which has the key's size, with the bytes of an entry, and reports whether it could: they are what was
 // put. group is whom the read is for.
 func (s *Store) Get(group string, k Key, buf []byte) bool {
 	if int64(len(buf)) != k.Size {
 		return false
 	}
+	group = groupName(group)
 	x := s.heads.Get().(*scratch)
 	defer s.heads.Put(x)
 	x.buf = k.append(append(x.buf[:0], make([]byte, entryHead)...))
@@ -255,9 +273,10 @@ func (s *Store) read(seg *segment, hash uint64, at place, err error) {
 // Put offers the bytes of an entry, of a group. It copies them, never waits for the disk, and never fails: what there
 // is no room for is left out.
 func (s *Store) Put(group string, k Key, b []byte) {
-	if int64(len(b)) != k.Size || k.Size > maxEntry || len(group) > maxGroup {
+	if int64(len(b)) != k.Size || k.Size > maxEntry {
 		return
 	}
+	group = groupName(group)
 	key := k.append(nil)
 	if len(key) > maxKey {
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -129,6 +130,41 @@ func TestNeed(t *testing.T) {
 	put(s, "new", 2000, 2500)
 	if n := countHits(t, s, "new", 2000, 2500); n < 300 {
 		t.Errorf("%d of 500 entries took the place of what nobody needs", n)
+	}
+}
+
+// TestLongGroups: the uri of a long list of shards is kept as others are, and is needed by its own jobs.
+func TestLongGroups(t *testing.T) {
+	long := strings.Repeat("s3://bucket/a-shard-of-many.tar::", 300)
+	one, two := long+"1", long+"2"
+	need := func(name string) int {
+		if SameGroup(name, one) {
+			return 1
+		}
+		return 0
+	}
+	dir := t.TempDir()
+	for range 2 { // a start
+		s := openAt(t, Config{Dir: dir, Size: 2 << 20, Need: need})
+		put(s, one, 0, 20)
+		put(s, two, 100, 120)
+		if n, m := countHits(t, s, one, 0, 20), countHits(t, s, two, 100, 120); n != 20 || m != 20 {
+			t.Errorf("%d and %d entries of 20 are kept", n, m)
+		}
+		if s.Stats().Skipped != 0 {
+			t.Error("entries were skipped")
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openAt(t, Config{Dir: dir, Size: 2 << 20, Need: need})
+	put(s, one, 1000, 2000)                           // fills it
+	if n := countHits(t, s, two, 100, 120); n == 20 { // what is too little for a segment may stay
+		t.Errorf("%d entries that nobody needs are left", n)
+	}
+	if n := countHits(t, s, one, 0, 20); n != 20 {
+		t.Errorf("%d entries of 20 that a job needs are left", n)
 	}
 }
 

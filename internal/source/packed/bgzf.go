@@ -48,8 +48,11 @@ func openBGZF(ctx context.Context, r io.ReaderAt, size int64) (*bgzf, error) {
 		if len(z.blocks)&255 == 255 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if size-at < bgzfHead+bgzfTail || readFull(r, head[:], at) != nil {
+		if size-at < bgzfHead+bgzfTail {
 			return nil, fmt.Errorf("block %d, at byte %d: it is cut", len(z.blocks), at)
+		}
+		if err := readFull(r, head[:], at); err != nil {
+			return nil, fmt.Errorf("block %d, at byte %d: %w", len(z.blocks), at, err)
 		}
 		if head[0] != 0x1f || head[1] != 0x8b || head[2] != 8 || head[3] != 4 ||
 			binary.LittleEndian.Uint16(head[10:]) != 6 || head[12] != 'B' || head[13] != 'C' ||
@@ -79,7 +82,7 @@ func openBGZF(ctx context.Context, r io.ReaderAt, size int64) (*bgzf, error) {
 }
 
 // block decompresses a block, and keeps the last one.
-func (z *bgzf) block(i int) ([]byte, error) {
+func (z *bgzf) block(ctx context.Context, i int) ([]byte, error) {
 	z.mu.Lock()
 	if z.valid && z.at == i {
 		defer z.mu.Unlock()
@@ -88,7 +91,7 @@ func (z *bgzf) block(i int) ([]byte, error) {
 	z.mu.Unlock()
 	b := z.blocks[i]
 	packed, plain := make([]byte, b.packed), make([]byte, b.size)
-	if err := readFull(z.r, packed, b.at); err != nil {
+	if err := readFull(within(ctx, z.r), packed, b.at); err != nil {
 		return nil, err
 	}
 	d := flate.NewReader(bytes.NewReader(packed[bgzfHead : b.packed-bgzfTail]))
@@ -107,6 +110,11 @@ func (z *bgzf) block(i int) ([]byte, error) {
 
 // ReadAt reads decompressed bytes.
 func (z *bgzf) ReadAt(p []byte, off int64) (int, error) {
+	return z.ReadAtContext(context.Background(), p, off)
+}
+
+// ReadAtContext implements ContextReader.
+func (z *bgzf) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read at byte %d", off)
 	}
@@ -116,7 +124,7 @@ func (z *bgzf) ReadAt(p []byte, off int64) (int, error) {
 		if i < 0 || i >= len(z.blocks) {
 			return done, io.EOF
 		}
-		b, err := z.block(i)
+		b, err := z.block(ctx, i)
 		if err != nil {
 			return done, err
 		}

@@ -189,11 +189,27 @@ func readFai(
 		if span > size-off || readFull(r, before[:], off-1) != nil || before[0] != '\n' {
 			return fmt.Errorf("line %d: no sequence of %d letters begins at byte %d of %d", n, letters, off, size)
 		}
+		if err := endsAt(r, off+span, size); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
 		if err := give(parts[0], off, span); err != nil {
 			return err
 		}
 	}
 	return lines.Err()
+}
+
+// endsAt checks that a sequence ends at a byte: blanks and another header may follow, or nothing.
+func endsAt(r io.ReaderAt, at, size int64) error {
+	next := make([]byte, min(16, size-at))
+	if err := readFull(r, next, at); err != nil {
+		return err
+	}
+	if next = bytes.TrimLeft(next, "\r\n \t"); len(next) > 0 && next[0] != '>' {
+		return fmt.Errorf("the sequence goes on behind byte %d, where it should end: the index is of another version of the "+
+			"file", at)
+	}
+	return nil
 }
 
 type fastaRows struct {
@@ -216,12 +232,12 @@ func (fasta) Open(ctx context.Context, _ Address, f File) (Rows, error) {
 func (*fastaRows) Close() error { return nil }
 
 // Record reads the lines of a sequence and joins them.
-func (r *fastaRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *fastaRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Off < 0 || s.Size > maxRecordBytes || s.Off > r.size-s.Size {
 		return nil, fmt.Errorf("it should lie at byte %d of %d", s.Off, r.size)
 	}
 	b := make([]byte, s.Size)
-	if err := readFull(r.r, b, s.Off); err != nil {
+	if err := readFull(within(ctx, r.r), b, s.Off); err != nil {
 		return nil, fmt.Errorf("read %d bytes at %d: %w", len(b), s.Off, err)
 	}
 	letters := b[:0]

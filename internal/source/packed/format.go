@@ -30,6 +30,44 @@ type File struct {
 	Spool spool.Spool
 }
 
+// ContextReader is a file whose reads end with their contexts. What is an io.ReaderAt here may be one.
+type ContextReader interface {
+	io.ReaderAt
+	ReadAtContext(ctx context.Context, p []byte, off int64) (int, error)
+}
+
+// within is a file whose reads end with ctx, where it can do that.
+func within(ctx context.Context, r io.ReaderAt) io.ReaderAt {
+	if f, ok := r.(File); ok {
+		r = f.ReaderAt
+	}
+	if c, ok := r.(ContextReader); ok {
+		return readsWithin{ctx, c}
+	}
+	return r
+}
+
+type readsWithin struct {
+	ctx context.Context //nolint:containedctx // it lives as long as one read of a record
+	ContextReader
+}
+
+func (r readsWithin) ReadAt(p []byte, off int64) (int, error) { return r.ReadAtContext(r.ctx, p, off) }
+
+// section is n bytes of a file from off on; unlike an io.SectionReader it passes contexts on.
+type section struct {
+	r      io.ReaderAt
+	off, n int64
+}
+
+func (s section) ReadAt(p []byte, off int64) (int, error) {
+	return io.NewSectionReader(s.r, s.off, s.n).ReadAt(p, off)
+}
+
+func (s section) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return io.NewSectionReader(within(ctx, s.r), s.off, s.n).ReadAt(p, off)
+}
+
 // Other is a file beside the one that is scanned.
 type Other interface {
 	io.ReaderAt

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"larder/internal/record"
+	"larder/internal/source/packed/arrow"
 )
 
 // maxRecordBytes bounds what one sample of a format of records may have in its file.
@@ -52,6 +53,18 @@ func isPickle(b []byte) bool {
 
 const pickleWords = "is a pickle, which can run any program when it is read; write the values as bytes, arrays or " +
 	"image files, or read them through a Python dataset"
+
+// storedColumns is the schema of the stored records of a table: images in columns of bytes are files, and those in
+// columns of lists are their pixels.
+func storedColumns(s *record.Schema, columns []arrowColumn, fields []arrow.Field) *record.Schema {
+	images := make([]bool, len(s.Fields))
+	for i := range columns {
+		leaf, _ := columns[i].at(fields)
+		images[i] = leaf.Kind == arrow.Binary
+	}
+	out := Stored(s, images)
+	return &out
+}
 
 // storedSchema is the schema of stored records: every image is a file.
 func storedSchema(s *record.Schema) *record.Schema {

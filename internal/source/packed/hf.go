@@ -366,7 +366,7 @@ func (h hf) Open(ctx context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hfRows{t, a, storedSchema(f.Schema)}, nil
+	return &hfRows{t, a, storedColumns(f.Schema, t.columns, t.files[0].Schema.Fields)}, nil
 }
 
 func (r *hfRows) Close() error {
@@ -375,11 +375,12 @@ func (r *hfRows) Close() error {
 }
 
 // Record reads the values of one row.
-func (r *hfRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *hfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	f, in, err := r.find(s.Off)
 	if err != nil {
 		return nil, err
 	}
+	f = f.From(within(ctx, f.Reader()))
 	values := make([]record.Content, len(r.columns))
 	for i := range r.columns {
 		c := &r.columns[i]

@@ -187,7 +187,7 @@ func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) 
 			what = "rows 1"
 		}
 		return l.f.fromSpool(ctx, dst, what, s.Off, func(ctx context.Context, w spool.Writer) error {
-			return forLines(ctx, l.f.Path, l.f, l.f.Size, l.quoted, func(x line) error { return w.Add(x.text) })
+			return forLines(ctx, l.f.Path, within(ctx, l.f), l.f.Size, l.quoted, func(x line) error { return w.Add(x.text) })
 		})
 	}
 	from := len(dst)
@@ -195,7 +195,7 @@ func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) 
 		return dst, fmt.Errorf("a line of %d bytes at byte %d of %d", s.Size, s.Off, l.f.Size)
 	}
 	dst = append(dst, make([]byte, s.Size)...)
-	if n, err := l.f.ReadAt(dst[from:], s.Off); n < int(s.Size) {
+	if n, err := within(ctx, l.f).ReadAt(dst[from:], s.Off); n < int(s.Size) {
 		return dst[:from], fmt.Errorf("the line at byte %d: %w", s.Off, err)
 	}
 	return dst[:from+len(trimEnd(dst[from:]))], nil

@@ -211,12 +211,12 @@ func (lmdbFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 func (*lmdbRows) Close() error { return nil }
 
 // Record reads one value.
-func (r *lmdbRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *lmdbRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Off < 0 || s.Size > maxRecordBytes || s.Off > r.f.Size-s.Size {
 		return nil, fmt.Errorf("it should lie at byte %d of %d", s.Off, r.f.Size)
 	}
 	b := make([]byte, s.Size)
-	if err := readFull(r.f, b, s.Off); err != nil {
+	if err := readFull(within(ctx, r.f), b, s.Off); err != nil {
 		return nil, fmt.Errorf("read %d bytes at %d: %w", len(b), s.Off, err)
 	}
 	pair := pair{image: b}

@@ -58,7 +58,7 @@ func schemaOfShard(a Address, f Other) (fields []record.Field, image bool, err e
 	if asked == nil {
 		asked = c.Names
 	}
-	raw, err := c.region(c.offset(0), c.offset(1), f.Len())
+	raw, err := c.region(context.Background(), c.offset(0), c.offset(1), f.Len())
 	if err != nil {
 		return nil, false, err
 	}
@@ -81,12 +81,12 @@ func schemaOfShard(a Address, f Other) (fields []record.Field, image bool, err e
 }
 
 // region reads one sample.
-func (s *shard) region(from, to, size int64) ([]byte, error) {
+func (s *shard) region(ctx context.Context, from, to, size int64) ([]byte, error) {
 	if to < from || to > size || to-from > maxRegion {
 		return nil, fmt.Errorf("a sample at bytes %d to %d of %d", from, to, size)
 	}
 	raw := make([]byte, to-from)
-	if n, err := s.ReadAt(raw, from); n < len(raw) {
+	if n, err := within(ctx, s.ReaderAt).ReadAt(raw, from); n < len(raw) {
 		return nil, fmt.Errorf("read at byte %d: %w", from, err)
 	}
 	return raw, nil
@@ -261,8 +261,8 @@ func (mds) Open(_ context.Context, _ Address, f File) (Rows, error) {
 	return r, nil
 }
 
-func (r *mdsRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
-	raw, err := r.region(s.Off, s.Off+s.Size, r.size)
+func (r *mdsRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	raw, err := r.region(ctx, s.Off, s.Off+s.Size, r.size)
 	if err != nil {
 		return dst, err
 	}

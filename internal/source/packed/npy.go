@@ -302,7 +302,7 @@ func (x *openArray) read(ctx context.Context, dst []byte, i int64) error {
 		return err
 	}
 	at := x.at + i*x.row
-	if n, err := x.ReadAt(dst, at); n < len(dst) {
+	if n, err := within(ctx, x.ReaderAt).ReadAt(dst, at); n < len(dst) {
 		return fmt.Errorf("row %d, at byte %d: %w", i, at, err)
 	}
 	return nil

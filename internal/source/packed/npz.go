@@ -185,19 +185,29 @@ func (npz) Open(_ context.Context, a Address, f File) (Rows, error) {
 	arrays := make([]openArray, len(members))
 	for i := range members {
 		m := &members[i]
-		arrays[i] = openArray{array: m.array, ReaderAt: io.NewSectionReader(f, m.offset, int64(m.file.UncompressedSize64))}
+		arrays[i] = openArray{array: m.array, ReaderAt: section{f, m.offset, int64(m.file.UncompressedSize64)}}
 		if m.packed() {
 			arrays[i].rows = func(ctx context.Context, dst []byte, row int64) ([]byte, error) {
-				return f.fromSpool(ctx, dst, "npz "+m.name, row, m.unpack)
+				return f.fromSpool(ctx, dst, "npz "+m.name, row, func(ctx context.Context, w spool.Writer) error {
+					return m.unpack(within(ctx, f), f.Size, w)
+				})
 			}
 		}
 	}
 	return newArrayRows(f.Schema, arrays)
 }
 
-// unpack gives the rows of a compressed member.
-func (z *zipped) unpack(_ context.Context, w spool.Writer) error {
-	c, err := z.file.Open()
+// unpack gives the rows of a compressed member of an archive of size bytes.
+func (z *zipped) unpack(r io.ReaderAt, size int64, w spool.Writer) error {
+	archive, err := zip.NewReader(r, size)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(archive.File, func(f *zip.File) bool { return f.Name == z.file.Name })
+	if i < 0 {
+		return fmt.Errorf("it has no member %q any more", z.file.Name)
+	}
+	c, err := archive.File[i].Open()
 	if err != nil {
 		return err
 	}

@@ -204,7 +204,7 @@ func (parquetFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &parquetRows{t, a, storedSchema(f.Schema), f.Spool, f.blockKey(a)}, nil
+	return &parquetRows{t, a, storedColumns(f.Schema, t.columns, t.Fields), f.Spool, f.blockKey(a)}, nil
 }
 
 func (*parquetRows) Close() error { return nil }
@@ -228,7 +228,7 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 	values := make([]record.Content, len(r.columns))
 	first := r.Groups[group].First
 	var blob []byte
-	return r.Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
+	return r.From(within(ctx, r.Reader())).Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
 		for i := range cells {
 			values[i] = record.Content{Dims: cells[i].Dims, Data: cells[i].Data}
 			err := cells[i].Err

@@ -323,12 +323,12 @@ func (tfrecord) Open(_ context.Context, _ Address, f File) (Rows, error) {
 func (*tfRows) Close() error { return nil }
 
 // Record reads one record, checks it and takes the features of the schema from it.
-func (r *tfRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *tfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Off < tfHead || s.Size > maxRecordBytes || s.Off > r.f.Size-tfTail-s.Size {
 		return nil, fmt.Errorf("it should lie at byte %d of %d", s.Off, r.f.Size)
 	}
 	b := make([]byte, s.Size+tfTail)
-	if err := readFull(r.f, b, s.Off); err != nil {
+	if err := readFull(within(ctx, r.f), b, s.Off); err != nil {
 		return nil, fmt.Errorf("read %d bytes at %d: %w", len(b), s.Off, err)
 	}
 	if err := checkTail(b); err != nil {

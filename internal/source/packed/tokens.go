@@ -360,7 +360,7 @@ func (tokens) Open(_ context.Context, a Address, f File) (Rows, error) {
 	return r, err
 }
 
-func (r *tokenRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *tokenRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Off >= r.windows() {
 		return dst, fmt.Errorf("window %d of %d", s.Off, r.windows())
 	}
@@ -369,7 +369,7 @@ func (r *tokenRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, err
 	values := r.schema.Frame(dst[from:], r.dims)
 	begin := s.Off * r.slice
 	at := r.at + begin*r.dtype.Size()
-	if n, err := r.ReadAt(values[0], at); n < len(values[0]) {
+	if n, err := within(ctx, r.ReaderAt).ReadAt(values[0], at); n < len(values[0]) {
 		return dst[:from], fmt.Errorf("window %d, at byte %d: %w", s.Off, at, err)
 	}
 	if r.swap {

@@ -251,12 +251,12 @@ func (wds) Open(_ context.Context, a Address, f File) (Rows, error) {
 	return &regionRows{f, partsOfSchema(a, f.Schema), Stored(&stored, images)}, nil
 }
 
-func (r *regionRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *regionRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Size > maxRegion || s.Off > r.Size-s.Size {
 		return dst, fmt.Errorf("bytes %d to %d of %d", s.Off, s.Off+s.Size, r.Size)
 	}
 	raw := make([]byte, s.Size)
-	if n, err := r.ReadAt(raw, s.Off); n < len(raw) {
+	if n, err := within(ctx, r.File).ReadAt(raw, s.Off); n < len(raw) {
 		return dst, fmt.Errorf("read at byte %d: %w", s.Off, err)
 	}
 	found := &tarSample{members: map[string][]byte{}}

@@ -38,6 +38,16 @@ const (
 	messageHead = 8
 )
 
+// From is the same file, read through another reader of it.
+func (f *File) From(r io.ReaderAt) *File {
+	other := *f
+	other.r = r
+	return &other
+}
+
+// Reader is what the file is read through.
+func (f *File) Reader() io.ReaderAt { return f.r }
+
 // Rows counts the rows of all batches.
 func (f *File) Rows() int64 { return f.rows }
 
@@ -184,10 +194,79 @@ func (f *File) record(t table, at int64, body span) error {
 			return fmt.Errorf("column %q has %d values for %d rows", f.Schema.Fields[i].Name, got, b.rows)
 		}
 	}
+	if err := b.checkRows(f.Schema); err != nil {
+		return err
+	}
 	f.batch = append(f.batch, b)
 	f.first = append(f.first, f.rows)
 	f.rows += b.rows
 	return nil
+}
+
+// maxBare is how many rows a batch may have whose columns hold no bytes.
+const maxBare = 1 << 20
+
+// checkRows compares the rows that a batch says it has with its buffers: nothing else bounds them.
+func (b *batch) checkRows(s *Schema) error {
+	bounded := b.rows <= maxBare
+	for i := range s.Fields {
+		is, err := b.holds(&s.Fields[i])
+		if err != nil {
+			return err
+		}
+		bounded = bounded || is
+	}
+	if !bounded {
+		return fmt.Errorf("it has %d rows, and none of its columns holds a byte of them", b.rows)
+	}
+	return nil
+}
+
+// holds checks that the buffers of a column hold its values, and reports whether their number is bounded so.
+func (b *batch) holds(c *Field) (bool, error) {
+	rows, width := b.nodes[c.node].rows, int64(0) // bits of a value in its buffer
+	size := func(k int) int64 { return b.buffers[c.buffer+k].size }
+	switch c.Kind {
+	case Bool:
+		width = 1
+	case Int, Float:
+		width = int64(c.Bits)
+	case Text, Binary, List:
+		if width = 32; c.large {
+			width = 64
+		}
+		if c.Kind == Binary && c.Width > 0 {
+			width = 8 * int64(c.Width)
+		}
+	case FixedList:
+		if c.Width == 0 {
+			return false, nil
+		}
+		if got := b.nodes[c.Inner[0].node].rows; got/int64(c.Width) < rows {
+			return false, fmt.Errorf("column %q has %d elements for %d lists of %d", c.Name, got, rows, c.Width)
+		}
+		return b.holds(&c.Inner[0])
+	case Struct:
+		bounded := false
+		for i := range c.Inner {
+			if got := b.nodes[c.Inner[i].node].rows; got < rows {
+				return false, fmt.Errorf("column %q has %d values for %d rows", c.Name+"."+c.Inner[i].Name, got, rows)
+			}
+			is, err := b.holds(&c.Inner[i])
+			if err != nil {
+				return false, err
+			}
+			bounded = bounded || is
+		}
+		return bounded, nil
+	default:
+		return false, nil
+	}
+	if size(1)/width*8+size(1)%width*8/width >= rows || b.nodes[c.node].nulls == rows && size(0) >= (rows+7)/8 {
+		return true, nil
+	}
+	return false, fmt.Errorf("column %q has %d values in %d bytes: it is cut, or says more than it has", c.Name, rows,
+		size(1))
 }
 
 // Value is what a row has in a column.

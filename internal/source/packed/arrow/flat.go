@@ -11,9 +11,13 @@ var errFlat = errors.New("its metadata is damaged")
 
 // flat is a FlatBuffers message. A read outside of it gives zeros and sets bad.
 type flat struct {
-	b   []byte
-	bad bool
+	b      []byte
+	bad    bool
+	copied int // bytes of texts
 }
+
+// spare is how many bytes of texts may be copied beyond those of a message: several fields may share one.
+const spare = 1 << 20
 
 func (f *flat) u(at, n int) uint64 {
 	if at < 0 || n < 0 || at > len(f.b)-n {
@@ -96,6 +100,10 @@ func (t table) list(i, size int) (at, n int) {
 // text is a string in a field.
 func (t table) text(i int) string {
 	at, n := t.list(i, 1)
+	if t.f.copied += n; t.f.copied > len(t.f.b)+spare {
+		t.f.bad = true
+		return ""
+	}
 	return string(t.f.b[at : at+n])
 }
 

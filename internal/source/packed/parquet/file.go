@@ -93,9 +93,22 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 		f.Fields = append(f.Fields, field)
 	}
 	f.leaves = b.leaves
+	if err := f.checkRows(); err != nil {
+		return nil, err
+	}
 	fixLists(f.Fields, f.Meta["ARROW:schema"])
 	return f, nil
 }
+
+// From is the same file, read through another reader of it.
+func (f *File) From(r io.ReaderAt) *File {
+	other := *f
+	other.r = r
+	return &other
+}
+
+// Reader is what the file is read through.
+func (f *File) Reader() io.ReaderAt { return f.r }
 
 func readAt(r io.ReaderAt, b []byte, off int64) error {
 	if n, err := r.ReadAt(b, off); n < len(b) {
@@ -134,6 +147,30 @@ func (f *File) groups() error {
 	return nil
 }
 
+const (
+	// A file has at most rowsEach rows for each of its bytes: half a bit of each row. The first fewRows need none.
+	rowsEach = 16
+	fewRows  = 1 << 20
+)
+
+// checkRows compares the rows that the footer says with the file and with the values of its columns: what lists them
+// makes room for each.
+func (f *File) checkRows() error {
+	if n := f.meta.NumRows; n > fewRows && n/rowsEach > f.size {
+		return fmt.Errorf("it says %d rows in %d bytes", n, f.size)
+	}
+	for i := range f.meta.RowGroups {
+		g := &f.meta.RowGroups[i]
+		for k := range min(len(g.Columns), len(f.leaves)) {
+			n, flat := g.Columns[k].MetaData.NumValues, len(f.leaves[k].lists) == 0
+			if flat && n != g.NumRows || n < g.NumRows {
+				return fmt.Errorf("row group %d: column %d says %d values for %d rows", i, k, n, g.NumRows)
+			}
+		}
+	}
+	return nil
+}
+
 // chunkAt is where the pages of a column of a row group lie.
 func chunkAt(c *format.ColumnMetaData) (from, n int64) {
 	from = c.DataPageOffset
@@ -149,6 +186,15 @@ type Cell struct {
 	Err  error   // why the value can be no field; the row's other values are good
 	Dims []int64 // of lists, from the outermost
 	Data []byte  // little-endian; bools are bytes. Valid during the call
+}
+
+// pages are those of a column of a row group, read through the file's reader.
+func (f *File) pages(c pq.ColumnChunk) (pq.Pages, error) {
+	chunk, ok := c.(*pq.FileColumnChunk)
+	if !ok {
+		return nil, fmt.Errorf("a column's pages are %T", c)
+	}
+	return chunk.PagesFrom(f.r), nil
 }
 
 // Each calls row for every row of a row group in order, with the cells of the columns.
@@ -171,7 +217,11 @@ func (f *File) Each(
 		if err := f.check(ctx, &f.meta.RowGroups[group].Columns[c.Column].MetaData); err != nil {
 			return fmt.Errorf("row group %d, column %q: %w", group, f.leaves[c.Column].field.Name, err)
 		}
-		readers = append(readers, &columnReader{leaf: &f.leaves[c.Column], pages: chunks[c.Column].Pages()})
+		pages, err := f.pages(chunks[c.Column])
+		if err != nil {
+			return err
+		}
+		readers = append(readers, &columnReader{ctx: ctx, leaf: &f.leaves[c.Column], pages: pages})
 	}
 	cells := make([]Cell, len(columns))
 	for n := range g.Rows {

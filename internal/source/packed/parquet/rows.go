@@ -1,6 +1,7 @@
 package parquet
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 // columnReader gives the values of a column row by row.
 type columnReader struct {
+	ctx context.Context //nolint:containedctx // it lives as long as one row group is read
 	*leaf
 	pages  pq.Pages
 	page   pq.Page
@@ -90,6 +92,9 @@ func (r *columnReader) row(c *Cell) error {
 	return r.list(c, v)
 }
 
+// maxCell bounds the bytes, and the elements, of one row in one column. Tests lower it.
+var maxCell = 1 << 30
+
 // list reads the values of a row of lists.
 func (r *columnReader) list(c *Cell, v *pq.Value) error {
 	depth := len(r.lists)
@@ -98,7 +103,14 @@ func (r *columnReader) list(c *Cell, v *pq.Value) error {
 		r.open[k], r.have[k], r.dims[k] = false, 0, -1
 	}
 	c.Null = v.DefinitionLevel() < r.lists[0]-1
+	n := 0
 	for first := true; v != nil; first = false {
+		if n++; n&(1<<16-1) == 0 && r.ctx.Err() != nil {
+			return r.ctx.Err()
+		}
+		if len(r.data) > maxCell || n > maxCell { // a page of a few bytes may repeat a value without end
+			return fmt.Errorf("a value of more than %d bytes", maxCell)
+		}
 		rep := v.RepetitionLevel()
 		if !first && rep == 0 {
 			break
