@@ -17,6 +17,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/errs"
+	"larder/internal/source/packed"
 )
 
 // The saved index of one root; docs/format/index.md describes the bytes.
@@ -37,7 +38,10 @@ func indexName(root string, try uint64) string {
 
 // encodeIndex writes a version and the identities of its files.
 func encodeIndex(s *snapshot, meta []fileMeta) []byte {
-	if s.labels != nil {
+	switch {
+	case s.listed():
+		return encodeListed(s, meta)
+	case s.labels != nil:
 		return encodePacked(s, meta)
 	}
 	b := make([]byte, indexHeader, indexHeader+len(s.names)+24*len(s.dirOf)+4096)
@@ -198,9 +202,9 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
-	case binary.LittleEndian.Uint32(b[8:])-1 >= recordsVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
+	case binary.LittleEndian.Uint32(b[8:])-1 >= listedVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
 		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]),
-			recordsVersion)
+			listedVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
 		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8,
 			len(b))
@@ -208,7 +212,10 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 		return nil, nil, errors.New("its checksum is wrong")
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
-	if v := binary.LittleEndian.Uint32(b[8:]); v >= packedVersion {
+	switch v := binary.LittleEndian.Uint32(b[8:]); {
+	case v == listedVersion:
+		return decodeListed(r)
+	case v >= packedVersion:
 		return decodePacked(r, v == recordsVersion)
 	}
 	s = &snapshot{root: r.str()}
@@ -369,7 +376,8 @@ func (c *Catalog) loadIndex(at place) (*snapshot, []fileMeta) {
 			return nil, nil
 		}
 		if s.key() == root {
-			if s.root != at.root || (s.labels != nil) != (at.format != nil) {
+			_, lists := at.format.(packed.Listing)
+			if s.root != at.root || (s.labels != nil) != (at.format != nil) || s.listed() != lists {
 				return nil, nil // forged: it would lead elsewhere
 			}
 			return s, meta

@@ -16,10 +16,12 @@ import (
 	"larder/internal/source/packed"
 )
 
-// Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema.
+// Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema, one
+// of lists the identity of each image.
 const (
 	packedVersion  = 3
 	recordsVersion = 4
+	listedVersion  = 5
 )
 
 // encodePacked writes a version of packed files. meta is where the samples lie.

@@ -143,7 +143,7 @@ type fileState struct{ size, mtime int64 }
 // state is that of the file that holds an object, for a root that names it.
 func (rs *rootState) state(row object, s ident.SampleID) fileState {
 	st := fileState{row.size, row.mtime}
-	if snap := rs.snap.Load(); snap != nil && snap.labels != nil && snap.has(s) {
+	if snap := rs.snap.Load(); snap != nil && snap.labels != nil && !snap.listed() && snap.has(s) {
 		st.size = snap.dirs[snap.dirOf[s]].size
 	}
 	return st

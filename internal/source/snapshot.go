@@ -51,6 +51,8 @@ type snapshot struct {
 	empty   []int32 // classes without samples
 	made    *Made   // of a dataset without files, in which no column has anything; else nil
 
+	lists []dirRow // of images that lists name; nil = the samples lie in the rows of dirs otherwise
+
 	schema record.Schema // of packed files whose samples are records; no fields = they are an image and a label
 	mark   uint64        // a part of the identity of records, see recordMark; 0 = the samples are no records
 }
@@ -122,7 +124,7 @@ func (s *snapshot) Key(id ident.SampleID) string {
 }
 
 func (s *snapshot) fileKey(id ident.SampleID) string {
-	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
+	return below(s.dirs[s.dirOf[id]].rel, s.name(id))
 }
 
 func (s *snapshot) name(id ident.SampleID) string {
@@ -140,7 +142,7 @@ func (s *snapshot) path(id ident.SampleID) string {
 	if s.made != nil {
 		return s.made.URI() + "#" + s.Key(id)
 	}
-	if s.labels != nil {
+	if s.labels != nil && !s.listed() {
 		return join(s.root, s.dirs[s.dirOf[id]].rel)
 	}
 	return join(s.root, s.fileKey(id))
@@ -303,6 +305,8 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 	switch {
 	case s.labels == nil:
 		str("larder imagefolder 1")
+	case s.listed():
+		str("larder listed 1")
 	case !s.records():
 		str("larder packed 1")
 	default:
