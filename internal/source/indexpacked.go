@@ -231,7 +231,8 @@ func (s *snapshot) readPacked(r *indexReader) []fileMeta {
 		d := &s.dirs[dir]
 		last.Off += last.Size + r.varint()
 		last.Size = r.nonNegative("a size")
-		if !d.live || last.Off < 0 || last.Size < 1 || !s.records() && last.Off > d.size-last.Size {
+		inside := s.records() || s.inBlocks(uint32(dir)) || last.Off <= d.size-last.Size
+		if !d.live || last.Off < 0 || last.Size < 1 || !inside {
 			r.fail("sample %d lies at byte %d of a file of %d", i, last.Off, d.size)
 			return nil
 		}

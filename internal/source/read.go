@@ -85,7 +85,7 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 			return nil, fmt.Errorf("read object %d: %w", o, err)
 		}
 	}
-	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
+	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.opened(row.sample) {
 		return c.readRecord(ctx, o, row, buf)
 	}
 	head := int64(c.rootAt(row.root).overhead())

@@ -213,7 +213,7 @@ func (o *openFiles) close() {
 func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, buf []byte) ([]byte, error) {
 	first := c.rootAt(row.root)
 	b, err := c.recordOf(ctx, first, o, row.sample, buf)
-	if err == nil || ctx.Err() != nil || errs.Is(err, errs.SampleBad) {
+	if err == nil || ctx.Err() != nil || errs.Is(err, errs.SampleBad) || errs.Is(err, errs.ResourceExceeded) {
 		return b, err
 	}
 	c.mu.RLock()
@@ -248,7 +248,7 @@ func (c *Catalog) recordOf(
 	row, _ := c.objects.get(o)
 	snap := rs.snap.Load()
 	// An object of an earlier version, with other fields or arguments, cannot be made with what this one says.
-	if snap == nil || !snap.has(s) || len(snap.schema.Fields) == 0 || snap.object(s) != o {
+	if snap == nil || !snap.has(s) || !snap.opened(s) || snap.object(s) != o {
 		return nil, os.ErrNotExist
 	}
 	dir := snap.dirOf[s]
@@ -272,6 +272,9 @@ func (c *Catalog) recordOf(
 	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrNotExist):
 		c.markStale(o)
 		return nil, err
+	case errors.Is(err, spool.ErrFull):
+		return nil, errs.New(errs.ResourceExceeded, printable(join(snap.root, d.rel)), "make the disk tier larger "+
+			"(tiers.disk), or write several smaller files", "unpack %s: %v", printable(join(snap.root, d.rel)), err)
 	case err != nil:
 		return nil, errs.New(errs.SampleBad, printable(join(snap.root, d.rel)), "repair the file, or leave the sample out",
 			"sample %s of %s: %v", printable(at.Key), printable(join(snap.root, d.rel)), err)
@@ -300,7 +303,10 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
-	file.Schema, file.Spool = &snap.schema, spool.For(c.cfg.Spool, rs.uri)
+	file.Spool = spool.For(c.cfg.Spool, rs.uri)
+	if snap.records() {
+		file.Schema = &snap.schema
+	}
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {
 		_ = f.file.Close()

@@ -60,6 +60,17 @@ type snapshot struct {
 // records reports whether the samples are records.
 func (s *snapshot) records() bool { return len(s.schema.Fields) > 0 }
 
+// inBlocks reports whether a packed file cannot be read at the places where its samples lie.
+func (s *snapshot) inBlocks(dir uint32) bool {
+	scheme, _, ok := strings.Cut(s.uri, ":")
+	return ok && packed.InBlocks(scheme, s.dirs[dir].rel)
+}
+
+// opened reports whether a sample is read through its open file: it is a record, or in a file that is compressed.
+func (s *snapshot) opened(id ident.SampleID) bool {
+	return s.records() || s.labels != nil && !s.listed() && s.has(id) && s.inBlocks(s.dirOf[id])
+}
+
 // key names the saved index, as that of its place does.
 func (s *snapshot) key() string {
 	if s.labels != nil {

@@ -158,7 +158,8 @@ func (rs *rootState) statImages(ctx context.Context, images []listedImage, at *s
 		more = fmt.Sprintf("; and %d more", missing-len(lines))
 	}
 	return errs.New(errs.DatasetUnread, printable(rs.uri),
-		"correct the list, whose paths are relative to its own folder; the daemon runs as "+whoami(), "index %s: %s%s", printable(rs.uri), strings.Join(lines, "; "), more)
+		"correct the list, whose paths are relative to its own folder; the daemon runs as "+whoami(), "index %s: %s%s",
+		printable(rs.uri), strings.Join(lines, "; "), more)
 }
 
 func (rs *rootState) statImage(x *listedImage, at *storePlace) error {

@@ -218,12 +218,13 @@ func (rs *rootState) scanFile(
 	}
 	defer closer.Close()
 	file.Schema = schema
-	_, listing := rs.format.(packed.Listing) // its samples are files
+	_, listing := rs.format.(packed.Listing)
+	elsewhere := listing || packed.InBlocks(a.Scheme, row.rel) // its samples do not lie in it as they are
 	row.found, err = rs.format.Scan(ctx, a, file, func(s packed.Sample) error {
 		switch {
-		case schema != nil && (s.Off < 0 || s.Size < 1): // they are for the format alone
+		case (schema != nil || elsewhere) && (s.Off < 0 || s.Size < 1): // they are for the format alone
 			return fmt.Errorf("sample %q has the place %d and %d bytes", s.Key, s.Off, s.Size)
-		case schema == nil && !listing && (s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size):
+		case schema == nil && !elsewhere && (s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size):
 			return fmt.Errorf("sample %q should lie at bytes %d to %d of %d", s.Key, s.Off, s.Off+s.Size, row.st.size)
 		case s.Label < -1 || s.Label > math.MaxInt32:
 			return fmt.Errorf("sample %q has the label %d; labels are 0 to %d", s.Key, s.Label, math.MaxInt32)

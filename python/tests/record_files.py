@@ -182,6 +182,9 @@ def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
                 }
             )  # fmt: skip
     shards = sorted(str(p) for p in (out / "wds").iterdir())
+    (out / "wds-gz").mkdir()
+    for p in shards:
+        (out / "wds-gz" / f"{Path(p).name}.gz").write_bytes(gzip.compress(Path(p).read_bytes()))
     raw = list(webdataset.WebDataset(shards, shardshuffle=False))
     decoded = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
     rows = [
@@ -193,6 +196,7 @@ def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         for r, d, s in zip(raw, decoded, rates, strict=True)
     ]
     want["wds:wds?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
+    want["wds:wds-gz?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
     want["wds:wds?fields=txt"] = [{"txt": r["txt"]} for r in rows]
 
 

@@ -76,7 +76,7 @@ func (w wds) Schema(ctx context.Context, a Address, files []string, open func(st
 		if err != nil {
 			return s, err
 		}
-		first, image, err := firstOf(ctx, f, asked)
+		first, image, err := firstOf(ctx, path, f, asked)
 		f.Close()
 		switch {
 		case err != nil:
@@ -130,9 +130,13 @@ func (t *tarSample) get(p *part) ([]byte, string, bool) {
 
 // firstOf reads the first sample that has all the parts; nil = there is none. Without parts it is the first one, and
 // image says that one of the first has an image.
-func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, image bool, err error) {
-	p := &position{f: File{ReaderAt: f, Size: f.Len()}}
-	r := tar.NewReader(p)
+func firstOf(ctx context.Context, path string, f Other, asked []string) (first *tarSample, image bool, err error) {
+	in, err := openTar(File{ReaderAt: f, Path: path, Size: f.Len()})
+	if err != nil {
+		return nil, false, err
+	}
+	defer in.close()
+	r := tar.NewReader(in)
 	parts := partsOf(asked)
 	now := &tarSample{members: map[string][]byte{}}
 	whole := func() bool {
@@ -142,7 +146,7 @@ func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, im
 		})
 	}
 	for n := 0; n < firstMembers && ctx.Err() == nil; n++ {
-		head := p.at
+		head := in.where()
 		h, err := r.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -242,13 +246,21 @@ type regionRows struct {
 	stored record.Schema
 }
 
-func (wds) Open(_ context.Context, a Address, f File) (Rows, error) {
+func (w wds) Open(_ context.Context, a Address, f File) (Rows, error) {
+	if isPackedTar(f.Path) {
+		return w.openBlock(a, f), nil
+	}
+	r := newRegionRows(a, f)
+	return &r, nil
+}
+
+func newRegionRows(a Address, f File) regionRows {
 	stored := *f.Schema
 	images := make([]bool, len(stored.Fields))
 	for i := range images {
 		images[i] = true
 	}
-	return &regionRows{f, partsOfSchema(a, f.Schema), Stored(&stored, images)}, nil
+	return regionRows{f, partsOfSchema(a, f.Schema), Stored(&stored, images)}
 }
 
 func (r *regionRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
@@ -276,20 +288,29 @@ func (r *regionRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, er
 			return dst, fmt.Errorf("member %q of the sample at byte %d: %w", h.Name, s.Off, err)
 		}
 	}
+	values, err := r.contents(found, s.Off)
+	if err != nil {
+		return dst, err
+	}
+	return record.Append(dst, &r.stored, values)
+}
+
+// contents are the values of the fields of a sample that begins at byte off.
+func (r *regionRows) contents(found *tarSample, off int64) ([]record.Content, error) {
 	values := make([]record.Content, 0, len(r.stored.Fields))
 	for i := range r.parts {
 		p := &r.parts[i]
 		b, ext, ok := found.get(p)
 		if !ok {
-			return dst, fmt.Errorf("the sample at byte %d has no .%s", s.Off, p.name)
+			return nil, fmt.Errorf("the sample at byte %d has no .%s", off, p.name)
 		}
 		more, err := memberContent(b, ext, &r.stored.Fields[len(values)])
 		if err != nil {
-			return dst, fmt.Errorf("member .%s of the sample at byte %d: %w", ext, s.Off, err)
+			return nil, fmt.Errorf("member .%s of the sample at byte %d: %w", ext, off, err)
 		}
 		values = append(values, more...)
 	}
-	return record.Append(dst, &r.stored, values)
+	return values, nil
 }
 
 func (r *regionRows) wants(ext string) bool {
