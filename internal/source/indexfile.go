@@ -477,7 +477,9 @@ func syncDir(dir string) error {
 }
 
 // indexOwner reads the root out of an index file, without checking the rest.
-func indexOwner(path string) (root string, ok bool) {
+func indexOwner(path string) (root string, ok bool) { return ownerOf(path, indexMagic) }
+
+func ownerOf(path, magic string) (root string, ok bool) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", false
@@ -485,7 +487,7 @@ func indexOwner(path string) (root string, ok bool) {
 	defer f.Close()
 	b := make([]byte, indexHeader+binary.MaxVarintLen64+4096)
 	n, _ := f.Read(b) // a short or unreadable file has no owner and may be replaced
-	if n < indexHeader || string(b[:8]) != indexMagic {
+	if n < indexHeader || string(b[:8]) != magic {
 		return "", false
 	}
 	r := &indexReader{b: b[indexHeader:n]}

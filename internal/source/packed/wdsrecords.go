@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -267,12 +268,12 @@ func (r *regionRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, er
 	if s.Size > maxRegion || s.Off > r.Size-s.Size {
 		return dst, fmt.Errorf("bytes %d to %d of %d", s.Off, s.Off+s.Size, r.Size)
 	}
-	raw := make([]byte, s.Size)
-	if n, err := r.ReadAt(raw, s.Off); n < len(raw) {
-		return dst, fmt.Errorf("read at byte %d: %w", s.Off, err)
+	in, err := r.bytesOf(s)
+	if err != nil {
+		return dst, err
 	}
 	found := &tarSample{members: map[string][]byte{}}
-	for t := tar.NewReader(bytes.NewReader(raw)); ; {
+	for t := tar.NewReader(in); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -293,6 +294,28 @@ func (r *regionRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, er
 		return dst, err
 	}
 	return record.Append(dst, &r.stored, values)
+}
+
+// bytesOf reads a sample at once; of a local file only the headers, and members as they are asked for, where no large
+// ones are.
+func (r *regionRows) bytesOf(s Sample) (io.Reader, error) {
+	const large = 64 << 10
+	if _, local := r.ReaderAt.(*os.File); local && s.Size > large && !slices.ContainsFunc(r.parts, part.large) {
+		return io.NewSectionReader(r, s.Off, s.Size), nil
+	}
+	raw := make([]byte, s.Size)
+	if n, err := r.ReadAt(raw, s.Off); n < len(raw) {
+		return nil, fmt.Errorf("read at byte %d: %w", s.Off, err)
+	}
+	return bytes.NewReader(raw), nil
+}
+
+// large reports whether members of a part may have most of a sample's bytes.
+func (p part) large() bool {
+	return slices.ContainsFunc(p.exts, func(ext string) bool {
+		k := kindOfMember(ext)
+		return k != "number" && k != "text"
+	})
 }
 
 // contents are the values of the fields of a sample that begins at byte off.
