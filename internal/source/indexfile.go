@@ -212,12 +212,18 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 		return nil, nil, errors.New("its checksum is wrong")
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
-	switch v := binary.LittleEndian.Uint32(b[8:]); {
-	case v == listedVersion:
+	switch v := binary.LittleEndian.Uint32(b[8:]); v {
+	case listedVersion:
 		return decodeListed(r)
-	case v >= packedVersion:
+	case packedVersion, recordsVersion:
 		return decodePacked(r, v == recordsVersion)
+	default:
+		return decodeFolders(r, v)
 	}
+}
+
+// decodeFolders reads the payload of a folder of images.
+func decodeFolders(r *indexReader, version uint32) (s *snapshot, meta []fileMeta, err error) {
 	s = &snapshot{root: r.str()}
 	if !cleanRoot(s.root) {
 		r.fail("the root %q is no clean absolute path and no place in a store", s.root)
@@ -232,7 +238,7 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	for _, n := range []*int{&s.report.Folders, &s.report.Ignored, &s.report.Irregular, &s.report.Loops} {
 		*n = int(r.nonNegative("a counter"))
 	}
-	if binary.LittleEndian.Uint32(b[8:]) > 1 {
+	if version > 1 {
 		s.report.RootImage = int(r.nonNegative("a counter"))
 		n := r.count("kinds of files", 2)
 		s.report.Kinds = make(map[string]int, n)

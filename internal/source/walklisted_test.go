@@ -107,10 +107,10 @@ func TestListsChange(t *testing.T) {
 	write(t, root, "l.csv", "path,label\n1.jpg,0\n2.jpg,1\n")
 	c, ev := open(t, index)
 	uri := "imagefiles:" + root + "/l.csv"
-	d, err := c.Add(t.Context(), "", uri)
+	_, err := c.Add(t.Context(), "", uri)
 	must(t, err)
 	write(t, root, "l.csv", "path,label\n3.jpg,1\n2.jpg,1\n1.jpg,1\n")
-	d, err = c.Add(t.Context(), "", uri)
+	d, err := c.Add(t.Context(), "", uri)
 	must(t, err)
 	if got := strings.Join(labelled(d), "|"); got != "1 2.jpg 1 1|2 3.jpg 1 1|3 1.jpg 1 1" {
 		t.Errorf("got %q", got)

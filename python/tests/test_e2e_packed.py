@@ -79,7 +79,8 @@ def test_lists_of_images_are_what_their_writers_listed(real, tmp_path, seed):
         csv.writer(f, "excel-tab").writerows([("path", "class", "y"), *listed])
     lines = [{"file_name": path, "label": word, "number": n, "tags": ["x", {"y": n}]} for path, word, n in listed]
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    for rest in ("words.csv", "words.csv?label=number", "numbers.tsv?label=y", "lines.jsonl", "lines.jsonl?label=number"):
+    lists = "words.csv", "words.csv?label=number", "numbers.tsv?label=y", "lines.jsonl", "lines.jsonl?label=number"
+    for rest in lists:
         for shuffle in (False, True):
             loader = real(
                 f"imagefiles:{tmp_path}/{rest}", batch_size=7, shuffle=shuffle, seed=seed, return_index=True

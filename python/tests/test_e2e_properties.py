@@ -44,7 +44,8 @@ def test_expressions_select_what_the_values_say(real, tmp_path, seed):
             pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
         pytest.skip(f"{FORMATS} is missing (make setup makes it)")
     out = tmp_path / "out"
-    subprocess.run([FORMATS, "-W", "ignore", HERE.parent / "property_files.py", out, str(seed)], check=True, timeout=600)
+    script = HERE.parent / "property_files.py"
+    subprocess.run([FORMATS, "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
     rows = json.loads((out / "want.json").read_text())
     for uri, (prefix, names) in json.loads((out / "uris.json").read_text()).items():
         scheme, _, rest = uri.partition(":")
@@ -54,7 +55,7 @@ def test_expressions_select_what_the_values_say(real, tmp_path, seed):
             if not set(used) <= set(names):
                 continue
             want = [i for i, r in enumerate(rows) if fits(r)]
-            written = re.sub(r"\b(width|split|ratio|ok)\b", lambda m: prefix + m[0], expr)
+            written = re.sub(r"\b(width|split|ratio|ok)\b", rf"{prefix}\1", expr)
             assert ids(real, f"{scheme}:{out}/{rest}", written) == want, (uri, written)
             tried += 1
         assert tried >= 3

@@ -132,7 +132,8 @@ func JSONValue(text []byte, keys []string) (Value, error) {
 	case raw[0] == '{', raw[0] == '[':
 		return Value{}, errors.New("it is an object or a list, which no property can be")
 	}
-	d := map[valueKind]record.DType{kindBool: record.Bool, kindInt: record.Int64, kindFloat: record.Float64}[scalarKind(raw)]
+	dtypes := map[valueKind]record.DType{kindBool: record.Bool, kindInt: record.Int64, kindFloat: record.Float64}
+	d := dtypes[scalarKind(raw)]
 	b, err := appendNumber(nil, raw, d)
 	if err != nil {
 		return Value{}, err

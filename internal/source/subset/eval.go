@@ -13,8 +13,8 @@ import (
 )
 
 // Select returns the selected live samples, ascending and distinct; an empty result is not an error here. Errors are
-// *errs.Error with reason INVALID_ARGUMENT (a range or a draw that the dataset is too small for, a property compared with
-// what it cannot be), SUBSET_SYNTAX (an unknown property), or those of View.Property.
+// *errs.Error with reason INVALID_ARGUMENT (a range or a draw that the dataset is too small for, a property that is
+// compared with what it cannot be), SUBSET_SYNTAX (an unknown property), or those of Properties.Property.
 func (e *Expr) Select(v View) ([]ident.SampleID, error) {
 	n := v.Len()
 	ev := &evaluation{view: v, live: newMask(n), n: n, src: e.src}

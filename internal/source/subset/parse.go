@@ -193,7 +193,7 @@ func (p *parser) condition() bool {
 	case tWord:
 		return p.tok.text == "in" || p.tok.text == "not"
 	case tPunct:
-		return strings.Contains("== != <= >= ~ %", p.tok.text) // single ones are parts of these
+		return slices.Contains([]string{"==", "!=", "<", "<=", ">", ">=", "=", "~", "%"}, p.tok.text)
 	case tEOF, tInt, tFloat, tString:
 	}
 	return false

@@ -52,7 +52,7 @@ type Column struct {
 }
 
 func (c *Column) none(id ident.SampleID) bool {
-	return c.None != nil && c.None[id>>6]&(1<<(id&63)) != 0 || c.Kind == Float && math.IsNaN(c.Floats[id])
+	return len(c.None) > 0 && c.None[id>>6]&(1<<(id&63)) != 0 || c.Kind == Float && math.IsNaN(c.Floats[id])
 }
 
 // literal is a value in an expression. A number that is whole is an int.
