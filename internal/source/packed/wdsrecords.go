@@ -17,7 +17,7 @@ import (
 
 // Samples of WebDataset are records when ?fields= names extensions, or when none of the first ones has an image. A
 // field is a member: what ends in .jpg and its like is an image, .cls a number, .json and .txt text, .npy an array,
-// .wav float32 of [channels, frames] with its rate in a second field; the rest is bytes.
+// .wav and .flac float32 of [channels, frames] with the rate in a second field; the rest is bytes.
 
 const (
 	tarBlock = 512
@@ -52,7 +52,7 @@ func kindOfMember(ext string) string {
 		return "number"
 	case slices.Contains([]string{"txt", "text", "transcript", "json", "jsn"}, last):
 		return "text"
-	case last == "npy", last == "wav":
+	case last == "npy", last == "wav", last == "flac":
 		return last
 	case slices.Contains([]string{"pkl", "pickle", "pyd", "pth", "pt", "ten", "tb", "mp", "msg", "npz"}, last):
 		return "refused"
@@ -209,7 +209,7 @@ func (t *tarSample) fields(p part) ([]record.Field, error) {
 			return nil, fmt.Errorf("its member .%s: %w", ext, err)
 		}
 		return []record.Field{looseArray(p.name, x.dtype, len(x.shape))}, nil
-	case "wav":
+	case "wav", "flac":
 		return []record.Field{looseArray(p.name, record.Float32, 2),
 			scalarField(rateName(p.name), record.Int64)}, nil
 	}
@@ -355,8 +355,12 @@ func memberContent(b []byte, ext string, f *record.Field) ([]record.Content, err
 	case "npy":
 		c, err := arrayContent(b, f)
 		return []record.Content{c}, err
-	case "wav":
-		w, rate, err := wave(b)
+	case "wav", "flac":
+		read := wave
+		if kindOfMember(ext) == "flac" {
+			read = flacSound
+		}
+		w, rate, err := read(b)
 		if err != nil {
 			return nil, err
 		}
