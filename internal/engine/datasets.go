@@ -153,7 +153,7 @@ func (e *Engine) InspectDataset(
 	if err != nil {
 		return nil, err
 	}
-	ids, err := d.Select(req.GetSubset())
+	ids, err := d.SelectContext(ctx, req.GetSubset())
 	if err != nil {
 		return nil, err
 	}

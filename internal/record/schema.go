@@ -253,3 +253,13 @@ func (s *Schema) Equal(t *Schema) bool {
 		return a.Name == b.Name && a.Kind == b.Kind && a.DType == b.DType && slices.Equal(a.Shape, b.Shape)
 	})
 }
+
+// Has reports whether there is a field of a name.
+func (s *Schema) Has(name string) bool {
+	for i := range s.Fields {
+		if s.Fields[i].Name == name {
+			return true
+		}
+	}
+	return false
+}

@@ -45,6 +45,7 @@ type Catalog struct {
 	probes  probeCache
 	files   openFiles
 	seen    seenCache
+	columns columnCache
 
 	mu       sync.RWMutex // guards what follows
 	datasets []*Dataset   // by id; a superseded one stays for its jobs; nil = made by workers, and removed
@@ -335,6 +336,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 		if indexBytes, err = c.removeIndex(d.rs.key()); err != nil {
 			return nil, 0, err
 		}
+		indexBytes += c.removeColumns(d.rs.uri)
 	}
 	c.mu.Lock()
 	if c.byName[d.name] == d {

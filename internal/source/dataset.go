@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"sync/atomic"
 
 	"larder/internal/errs"
@@ -101,16 +102,23 @@ func (d *Dataset) SkipEmpty() bool { return d.rs.empty.Load() }
 // Report says what the last walk found beside samples.
 func (d *Dataset) Report() Report { return d.snap.Load().report }
 
-// Select evaluates a subset expression: ascending, distinct ids of samples that exist, never none. Errors are
-// *errs.Error: SUBSET_SYNTAX, SUBSET_EMPTY, or INVALID_ARGUMENT for a range the dataset does not have. Time is bounded
-// by the length of the expression times the number of samples: milliseconds for all but absurd ones.
+// Select is SelectContext without an end.
 func (d *Dataset) Select(expr string) ([]ident.SampleID, error) {
+	return d.SelectContext(context.Background(), expr)
+}
+
+// SelectContext evaluates a subset expression: ascending, distinct ids of samples that exist, never none. Errors are
+// *errs.Error: SUBSET_SYNTAX, SUBSET_EMPTY, INVALID_ARGUMENT for a range the dataset does not have or a property that
+// cannot be compared so, DATASET_UNREADABLE or those of a store where a property cannot be read; or the context's. Time
+// is bounded by the length of the expression times the number of samples, milliseconds for all but absurd ones; a
+// property that was not used before is read from the files first.
+func (d *Dataset) SelectContext(ctx context.Context, expr string) ([]ident.SampleID, error) {
 	e, err := subset.Parse(expr)
 	if err != nil {
 		return nil, err
 	}
 	snap := d.snap.Load()
-	ids, err := e.Select(snap)
+	ids, err := e.Select(&view{snap, ctx, d})
 	if err != nil {
 		return nil, err
 	}

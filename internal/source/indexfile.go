@@ -17,6 +17,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/errs"
+	"larder/internal/source/packed"
 )
 
 // The saved index of one root; docs/format/index.md describes the bytes.
@@ -37,7 +38,10 @@ func indexName(root string, try uint64) string {
 
 // encodeIndex writes a version and the identities of its files.
 func encodeIndex(s *snapshot, meta []fileMeta) []byte {
-	if s.labels != nil {
+	switch {
+	case s.listed():
+		return encodeListed(s, meta)
+	case s.labels != nil:
 		return encodePacked(s, meta)
 	}
 	b := make([]byte, indexHeader, indexHeader+len(s.names)+24*len(s.dirOf)+4096)
@@ -198,9 +202,9 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
-	case binary.LittleEndian.Uint32(b[8:])-1 >= recordsVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
+	case binary.LittleEndian.Uint32(b[8:])-1 >= listedVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
 		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]),
-			recordsVersion)
+			listedVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
 		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8,
 			len(b))
@@ -208,9 +212,18 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 		return nil, nil, errors.New("its checksum is wrong")
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
-	if v := binary.LittleEndian.Uint32(b[8:]); v >= packedVersion {
+	switch v := binary.LittleEndian.Uint32(b[8:]); v {
+	case listedVersion:
+		return decodeListed(r)
+	case packedVersion, recordsVersion:
 		return decodePacked(r, v == recordsVersion)
+	default:
+		return decodeFolders(r, v)
 	}
+}
+
+// decodeFolders reads the payload of a folder of images.
+func decodeFolders(r *indexReader, version uint32) (s *snapshot, meta []fileMeta, err error) {
 	s = &snapshot{root: r.str()}
 	if !cleanRoot(s.root) {
 		r.fail("the root %q is no clean absolute path and no place in a store", s.root)
@@ -225,7 +238,7 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	for _, n := range []*int{&s.report.Folders, &s.report.Ignored, &s.report.Irregular, &s.report.Loops} {
 		*n = int(r.nonNegative("a counter"))
 	}
-	if binary.LittleEndian.Uint32(b[8:]) > 1 {
+	if version > 1 {
 		s.report.RootImage = int(r.nonNegative("a counter"))
 		n := r.count("kinds of files", 2)
 		s.report.Kinds = make(map[string]int, n)
@@ -369,7 +382,8 @@ func (c *Catalog) loadIndex(at place) (*snapshot, []fileMeta) {
 			return nil, nil
 		}
 		if s.key() == root {
-			if s.root != at.root || (s.labels != nil) != (at.format != nil) {
+			_, lists := at.format.(packed.Listing)
+			if s.root != at.root || (s.labels != nil) != (at.format != nil) || s.listed() != lists {
 				return nil, nil // forged: it would lead elsewhere
 			}
 			return s, meta
@@ -469,7 +483,9 @@ func syncDir(dir string) error {
 }
 
 // indexOwner reads the root out of an index file, without checking the rest.
-func indexOwner(path string) (root string, ok bool) {
+func indexOwner(path string) (root string, ok bool) { return ownerOf(path, indexMagic) }
+
+func ownerOf(path, magic string) (root string, ok bool) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", false
@@ -477,7 +493,7 @@ func indexOwner(path string) (root string, ok bool) {
 	defer f.Close()
 	b := make([]byte, indexHeader+binary.MaxVarintLen64+4096)
 	n, _ := f.Read(b) // a short or unreadable file has no owner and may be replaced
-	if n < indexHeader || string(b[:8]) != indexMagic {
+	if n < indexHeader || string(b[:8]) != magic {
 		return "", false
 	}
 	r := &indexReader{b: b[indexHeader:n]}

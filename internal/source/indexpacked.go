@@ -16,10 +16,12 @@ import (
 	"larder/internal/source/packed"
 )
 
-// Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema.
+// Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema, one
+// of lists the identity of each image.
 const (
 	packedVersion  = 3
 	recordsVersion = 4
+	listedVersion  = 5
 )
 
 // encodePacked writes a version of packed files. meta is where the samples lie.
@@ -229,7 +231,8 @@ func (s *snapshot) readPacked(r *indexReader) []fileMeta {
 		d := &s.dirs[dir]
 		last.Off += last.Size + r.varint()
 		last.Size = r.nonNegative("a size")
-		if !d.live || last.Off < 0 || last.Size < 1 || !s.records() && last.Off > d.size-last.Size {
+		inside := s.records() || s.inBlocks(uint32(dir)) || last.Off <= d.size-last.Size
+		if !d.live || last.Off < 0 || last.Size < 1 || !inside {
 			r.fail("sample %d lies at byte %d of a file of %d", i, last.Off, d.size)
 			return nil
 		}

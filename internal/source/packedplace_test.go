@@ -192,7 +192,7 @@ func TestBadAddressesOfPackedFilesInStores(t *testing.T) {
 	b := newBucket(t)
 	b.put(t, "set/0.tar", shard(t, "1=1"))
 	b.put(t, "set/1.tar", strings.Repeat("noise", 1000))
-	b.put(t, "set/2.tar.gz", "zipped")
+	b.put(t, "set/2.tar.xz", "zipped")
 	b.put(t, "old/index.json", `{"version": 2, "shards": [{"format": "mds", "compression": "zstd",
 		"raw_data": {"basename": "shard.0.mds"}}]}`)
 	c := b.open(t, "")
@@ -201,7 +201,7 @@ func TestBadAddressesOfPackedFilesInStores(t *testing.T) {
 		"wds:s3://data/set/0.tar::/set/0.tar":           "is in the file system",
 		"wds:s3://data/a//b.tar":                        "no name of a folder",
 		"wds:s3://data/set/{0..5}.tar":                  `s3://data/set/4.tar`,
-		"wds:s3://data/set/2.tar.gz":                    "is compressed",
+		"wds:s3://data/set/2.tar.xz":                    "is compressed",
 		"wds:s3://data/none":                            `"s3://data/none" has no .tar`,
 		"wds:s3://data/set/1.tar":                       "after byte 0",
 		"mds:s3://data/old":                             "is compressed (zstd)",

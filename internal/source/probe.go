@@ -41,17 +41,19 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 		return Probe{}, noObject(o)
 	}
 	overhead := c.rootAt(row.root).overhead()
-	if isStored(c.rootAt(row.root).root) && overhead == 0 {
-		p, bad, err := c.probeStored(context.Background(), o, row)
-		return c.probed(o, p, bad, err)
-	}
-	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
+	snap := c.rootAt(row.root).snap.Load()
+	whole := overhead > 0 || snap != nil && snap.opened(row.sample)
+	if snap != nil && snap.records() {
 		_, err := c.Read(context.Background(), o, nil)
 		return c.probed(o, Probe{Format: "record"}, nil, err)
 	}
+	if isStored(c.rootAt(row.root).root) && !whole {
+		p, bad, err := c.probeStored(context.Background(), o, row)
+		return c.probed(o, p, bad, err)
+	}
 	var p Probe
 	var bad error
-	if overhead > 0 { // its header is made, not stored
+	if whole { // its header is made, or not stored as it is
 		b, err := c.Read(context.Background(), o, nil)
 		if err != nil {
 			return Probe{}, err

@@ -85,7 +85,7 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 			return nil, fmt.Errorf("read object %d: %w", o, err)
 		}
 	}
-	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.records() {
+	if snap := c.rootAt(row.root).snap.Load(); snap != nil && snap.opened(row.sample) {
 		return c.readRecord(ctx, o, row, buf)
 	}
 	head := int64(c.rootAt(row.root).overhead())
@@ -143,7 +143,7 @@ type fileState struct{ size, mtime int64 }
 // state is that of the file that holds an object, for a root that names it.
 func (rs *rootState) state(row object, s ident.SampleID) fileState {
 	st := fileState{row.size, row.mtime}
-	if snap := rs.snap.Load(); snap != nil && snap.labels != nil && snap.has(s) {
+	if snap := rs.snap.Load(); snap != nil && snap.labels != nil && !snap.listed() && snap.has(s) {
 		st.size = snap.dirs[snap.dirOf[s]].size
 	}
 	return st

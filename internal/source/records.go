@@ -230,7 +230,7 @@ func (o *openFiles) close() {
 func (c *Catalog) readRecord(ctx context.Context, o ident.ObjectID, row object, buf []byte) ([]byte, error) {
 	first := c.rootAt(row.root)
 	b, err := c.recordOf(ctx, first, o, row.sample, buf)
-	if err == nil || ctx.Err() != nil || errs.Is(err, errs.SampleBad) {
+	if err == nil || ctx.Err() != nil || errs.Is(err, errs.SampleBad) || errs.Is(err, errs.ResourceExceeded) {
 		return b, err
 	}
 	c.mu.RLock()
@@ -268,7 +268,7 @@ func (c *Catalog) recordOf(
 	row, _ := c.objects.get(o)
 	snap := rs.snap.Load()
 	// An object of an earlier version, with other fields or arguments, cannot be made with what this one says.
-	if snap == nil || !snap.has(s) || len(snap.schema.Fields) == 0 || snap.object(s) != o {
+	if snap == nil || !snap.has(s) || !snap.opened(s) || snap.object(s) != o {
 		return nil, os.ErrNotExist
 	}
 	dir := snap.dirOf[s]
@@ -293,6 +293,9 @@ func (c *Catalog) recordOf(
 	case ofPlace(err):
 		c.noteChange(o, err)
 		return nil, err
+	case errors.Is(err, spool.ErrFull):
+		return nil, errs.New(errs.ResourceExceeded, printable(join(snap.root, d.rel)), "make the disk tier larger "+
+			"(tiers.disk), or write several smaller files", "unpack %s: %v", printable(join(snap.root, d.rel)), err)
 	case err != nil:
 		return nil, errs.New(errs.SampleBad, printable(join(snap.root, d.rel)), "repair the file, or leave the sample out",
 			"sample %s of %s: %v", printable(at.Key), printable(join(snap.root, d.rel)), err)
@@ -333,7 +336,9 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
-	file.Schema = &snap.schema
+	if snap.records() {
+		file.Schema = &snap.schema
+	}
 	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {

@@ -173,7 +173,7 @@ func TestUnpackedRecordsAreOfTheirFile(t *testing.T) {
 	path, stamp := filepath.Join(root, "t.txt.gz"), time.Unix(1_600_000_000, 0)
 	for _, text := range []string{"one\n", "two\n"} {
 		next := filepath.Join(root, "next")
-		write(t, root, "next", gzipOf(t, text))
+		write(t, root, "next", string(gzipOf(t, []byte(text))))
 		must(t, os.Chtimes(next, stamp, stamp))
 		must(t, os.Rename(next, path))
 		c, err := OpenCatalog(CatalogConfig{Spool: kept})

@@ -51,12 +51,25 @@ type snapshot struct {
 	empty   []int32 // classes without samples
 	made    *Made   // of a dataset without files, in which no column has anything; else nil
 
+	lists []dirRow // of images that lists name; nil = the samples lie in the rows of dirs otherwise
+
 	schema record.Schema // of packed files whose samples are records; no fields = they are an image and a label
 	mark   uint64        // a part of the identity of records, see recordMark; 0 = the samples are no records
 }
 
 // records reports whether the samples are records.
 func (s *snapshot) records() bool { return len(s.schema.Fields) > 0 }
+
+// inBlocks reports whether a packed file cannot be read at the places where its samples lie.
+func (s *snapshot) inBlocks(dir uint32) bool {
+	scheme, _, ok := strings.Cut(s.uri, ":")
+	return ok && packed.InBlocks(scheme, s.dirs[dir].rel)
+}
+
+// opened reports whether a sample is read through its open file: it is a record, or in a file that is compressed.
+func (s *snapshot) opened(id ident.SampleID) bool {
+	return s.records() || s.labels != nil && !s.listed() && s.has(id) && s.inBlocks(s.dirOf[id])
+}
 
 // key names the saved index, as that of its place does.
 func (s *snapshot) key() string {
@@ -122,7 +135,7 @@ func (s *snapshot) Key(id ident.SampleID) string {
 }
 
 func (s *snapshot) fileKey(id ident.SampleID) string {
-	return s.dirs[s.dirOf[id]].rel + "/" + s.name(id)
+	return below(s.dirs[s.dirOf[id]].rel, s.name(id))
 }
 
 func (s *snapshot) name(id ident.SampleID) string {
@@ -140,7 +153,7 @@ func (s *snapshot) path(id ident.SampleID) string {
 	if s.made != nil {
 		return s.made.URI() + "#" + s.Key(id)
 	}
-	if s.labels != nil {
+	if s.labels != nil && !s.listed() {
 		return join(s.root, s.dirs[s.dirOf[id]].rel)
 	}
 	return join(s.root, s.fileKey(id))
@@ -303,6 +316,8 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 	switch {
 	case s.labels == nil:
 		str("larder imagefolder 1")
+	case s.listed():
+		str("larder listed 1")
 	case !s.records():
 		str("larder packed 1")
 	default:

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -70,15 +69,6 @@ func mdsFile(t *testing.T, texts ...string) string {
 	return string(b) + string(head) + string(data)
 }
 
-func gzipOf(t *testing.T, s string) string {
-	t.Helper()
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	_, err := z.Write([]byte(s))
-	must(t, errors.Join(err, z.Close()))
-	return b.String()
-}
-
 func zipOf(t *testing.T, method uint16, name, content string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -124,7 +114,7 @@ func recordSets(t *testing.T) map[string]map[string]string {
 		"tokens:%s/t.bin?seq_len=3&stride=4&doc=idx": {"t.bin": bin, "t.idx": megatronIndex(4, 12)},
 		"jsonl:%s/l.jsonl":                           {"l.jsonl": `{"x": 1}` + "\n" + `{"x": 2}` + "\n"},
 		"csv:%s/c.csv":                               {"c.csv": "x,y\n1,2\n3,4\n"},
-		"text:%s/z.txt.gz":                           {"z.txt.gz": gzipOf(t, text)},
+		"text:%s/z.txt.gz":                           {"z.txt.gz": string(gzipOf(t, []byte(text)))},
 		"fasta:%s/f.fa":                              {"f.fa": ">a\nACGT\n>b\nMKV\n", "f.fa.fai": fai},
 		"lmdb:%s/data.mdb":                           {"data.mdb": data("data.mdb")},
 		"hf:%s/rows.arrow":                           {"rows.arrow": data("rows.arrow")},

@@ -62,7 +62,9 @@ var packedHint = map[string]string{
 	"text":     "write text:FILE.txt, text:DIR, or several joined by ::; .gz and .zst are unpacked",
 	"npz":      "write npz:FILE.npz, npz:DIR, or several joined by ::, with ?fields=a,b for some of the arrays",
 	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
-	"idx":      "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
+	"imagefiles": "write imagefiles:LIST.csv or imagefiles:LIST.jsonl, with the path of an image and its label in each " +
+		"row; ?path= and ?label= name the columns",
+	"idx": "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }
 
 // parseFolder returns the absolute folder that an imagefolder uri names, or the root in a store.

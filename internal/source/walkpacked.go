@@ -33,6 +33,13 @@ type scanned struct {
 	same    int // 1 + its row in the last version, when it did not change: samples are taken from there
 }
 
+// packedWalk is what a walk of packed files looks at: their address, their place (nil = the file system), and they.
+type packedWalk struct {
+	a    packed.Address
+	at   *storePlace
+	rows []scanned
+}
+
 // maxListed is the highest label that makes a list of classes; beyond it classes are their numbers.
 const maxListed = 1 << 16
 
@@ -62,6 +69,9 @@ func (rs *rootState) walkPacked(
 	}
 	if err := rs.statFiles(ctx, rows, at); err != nil {
 		return nil, nil, err
+	}
+	if f, ok := rs.format.(packed.Listing); ok {
+		return rs.walkListed(ctx, f, &packedWalk{a, at, rows}, merger{old: old, metaOf: meta})
 	}
 	schema, known := rs.knownSchema(rows, old)
 	if !known || how.force {
@@ -208,11 +218,13 @@ func (rs *rootState) scanFile(
 	}
 	defer closer.Close()
 	file.Schema = schema
+	_, listing := rs.format.(packed.Listing)
+	elsewhere := listing || packed.InBlocks(a.Scheme, row.rel) // its samples do not lie in it as they are
 	row.found, err = rs.format.Scan(ctx, a, file, func(s packed.Sample) error {
 		switch {
-		case schema != nil && (s.Off < 0 || s.Size < 1): // they are for the format alone
+		case (schema != nil || elsewhere) && (s.Off < 0 || s.Size < 1): // they are for the format alone
 			return fmt.Errorf("sample %q has the place %d and %d bytes", s.Key, s.Off, s.Size)
-		case schema == nil && (s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size):
+		case schema == nil && !elsewhere && (s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size):
 			return fmt.Errorf("sample %q should lie at bytes %d to %d of %d", s.Key, s.Off, s.Off+s.Size, row.st.size)
 		case s.Label < -1 || s.Label > math.MaxInt32:
 			return fmt.Errorf("sample %q has the label %d; labels are 0 to %d", s.Key, s.Label, math.MaxInt32)
@@ -300,9 +312,13 @@ func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, err
 	if err != nil {
 		return false, ctx.Err() // the walk that follows says what is wrong
 	}
-	was := make(map[string]*dirRow, len(s.dirs))
-	for i := range s.dirs {
-		if d := &s.dirs[i]; d.live {
+	rows := s.dirs
+	if s.listed() { // of images, reads notice what changed
+		rows = s.lists
+	}
+	was := make(map[string]*dirRow, len(rows))
+	for i := range rows {
+		if d := &rows[i]; d.live {
 			was[join(s.root, d.rel)] = d
 		}
 	}
@@ -510,17 +526,25 @@ func (m *merger) file(row uint32, r *scanned, ids []ident.SampleID) error {
 			m.found[id], m.meta[id] = true, meta
 			continue
 		}
-		if len(m.s.dirOf) >= maxSamples || m.names.Len()+len(s.Key) > maxNames {
-			return errs.New(errs.ResourceExceeded, printable(m.s.uri), "split the dataset",
-				"%s has more than %d samples, or their keys more than %d bytes", printable(m.s.uri), int64(maxSamples),
-				int64(maxNames))
+		if err := m.add(row, s.Key, label, meta); err != nil {
+			return err
 		}
-		m.s.dirOf = append(m.s.dirOf, row)
-		m.names.WriteString(s.Key)
-		m.s.nameEnd = append(m.s.nameEnd, uint32(m.names.Len()))
-		m.s.labels = append(m.s.labels, label)
-		m.meta = append(m.meta, meta)
 	}
+	return nil
+}
+
+// add appends a new sample.
+func (m *merger) add(row uint32, name string, label int32, meta fileMeta) error {
+	if len(m.s.dirOf) >= maxSamples || m.names.Len()+len(name) > maxNames {
+		return errs.New(errs.ResourceExceeded, printable(m.s.uri), "split the dataset",
+			"%s has more than %d samples, or their keys more than %d bytes", printable(m.s.uri), int64(maxSamples),
+			int64(maxNames))
+	}
+	m.s.dirOf = append(m.s.dirOf, row)
+	m.names.WriteString(name)
+	m.s.nameEnd = append(m.s.nameEnd, uint32(m.names.Len()))
+	m.s.labels = append(m.s.labels, label)
+	m.meta = append(m.meta, meta)
 	return nil
 }
 
@@ -532,11 +556,11 @@ func (m *merger) finish(rs *rootState) (*snapshot, []fileMeta, error) {
 			m.s.dead[id>>6] |= 1 << (id & 63)
 		}
 	}
-	m.s.report.Folders = len(m.s.dirs)
+	m.s.report.Folders = len(m.s.dirs) + len(m.s.lists)
 	m.s.seal(m.meta)
 	if m.s.live == 0 {
 		return nil, nil, errs.New(errs.DatasetEmpty, printable(rs.uri), packedHint[rs.format.Scheme()],
-			"none of the %d files of %s holds %s%s", len(m.s.dirs), printable(rs.uri), m.s.kindOfSample(),
+			"none of the %d files of %s holds %s%s", m.s.report.Folders, printable(rs.uri), m.s.kindOfSample(),
 			seen(m.s.report.Kinds))
 	}
 	return m.s, m.meta, nil

@@ -3,8 +3,8 @@ the environment that internal/tools/setup.sh makes of internal/tools/python/form
 
     packed_files.py IMAGEFOLDER OUT SEED
 
-Writes OUT/wds, OUT/mds and, for each, what the format's own reader gives: OUT/wds.json and OUT/mds.json, lists of
-[label, sha256 of the RGB pixels, height, width].
+Writes OUT/wds, OUT/wds-gz, OUT/mds and, for each, what the format's own reader gives: OUT/wds.json, OUT/wds-gz.json and
+OUT/mds.json, lists of [label, sha256 of the RGB pixels, height, width].
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ def main(folder: Path, out: Path, seed: int) -> None:
     files = sorted(p for p in folder.rglob("*.*") if p.is_file())
     pick.shuffle(files)
     classes = sorted({p.parent.name for p in files})
-    (out / "wds").mkdir(parents=True)
-    with webdataset.ShardWriter(str(out / "wds" / "part-%03d.tar"), maxcount=pick.randint(3, 9), verbose=0) as w:
-        for i, p in enumerate(files):
-            sample = {"__key__": f"{p.parent.name}/{i:04}", p.suffix[1:]: p.read_bytes(), "json": {"n": i}}
-            w.write({**sample, "cls": classes.index(p.parent.name)})
-    shards = sorted(str(p) for p in (out / "wds").iterdir())
-    read = webdataset.WebDataset(shards, shardshuffle=False)
-    rows = [row(s["cls"], Image.open(io.BytesIO(s.get("jpg") or s["png"]))) for s in read]
-    (out / "wds.json").write_text(json.dumps(rows))
+    for name, suffix in (("wds", "tar"), ("wds-gz", "tar.gz")):
+        (out / name).mkdir(parents=True)
+        pattern = str(out / name / f"part-%03d.{suffix}")
+        with webdataset.ShardWriter(pattern, maxcount=pick.randint(3, 9), verbose=0) as w:
+            for i, p in enumerate(files):
+                sample = {"__key__": f"{p.parent.name}/{i:04}", p.suffix[1:]: p.read_bytes(), "json": {"n": i}}
+                w.write({**sample, "cls": classes.index(p.parent.name)})
+        shards = sorted(str(p) for p in (out / name).iterdir())
+        read = webdataset.WebDataset(shards, shardshuffle=False)
+        rows = [row(s["cls"], Image.open(io.BytesIO(s.get("jpg") or s["png"]))) for s in read]
+        (out / f"{name}.json").write_text(json.dumps(rows))
 
     columns = {"image": "jpeg", "label": pick.choice(["int", "uint8", "int32"]), "name": "str"}
     with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=pick.randint(5_000, 50_000)) as m:

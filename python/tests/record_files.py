@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import webdataset
 from PIL import Image
 from record_told import told
@@ -159,6 +160,26 @@ def sound(pick: random.Random) -> tuple[bytes, Any]:
     return b.getvalue(), np.ascontiguousarray(back.T.astype("f4") / 32768)
 
 
+def flacs(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """FLAC that libsndfile writes and reads, in tars."""
+    rng = np.random.default_rng(pick.randrange(2**32))
+    rows = []
+    (out / "flac").mkdir()
+    with webdataset.TarWriter(str(out / "flac" / "a.tar")) as w:
+        for i in range(pick.randint(37, 60)):
+            frames, channels = pick.choice([1, 15, 16, 17, 999, 4097, 9001]), pick.randint(1, 3)
+            time = np.arange(frames)[:, None] * rng.random(channels) / 9
+            loud = pick.choice([0.0, 0.001, 0.4, 0.9])
+            samples = loud * np.sin(time) + rng.standard_normal((frames, channels)) * pick.choice([0.0, 0.001, 0.02])
+            b = io.BytesIO()
+            rate = pick.choice([8_000, 16_000, 22_050, 44_100, 48_000, 12_345])
+            soundfile.write(b, samples.clip(-1, 1), rate, pick.choice(["PCM_S8", "PCM_16", "PCM_24"]), format="FLAC")
+            w.write({"__key__": f"{i:04}", "flac": b.getvalue()})
+            back, _ = soundfile.read(io.BytesIO(b.getvalue()), dtype="float32", always_2d=True)
+            rows.append({"flac": told(np.ascontiguousarray(back.T)), "flac_rate": told(np.int64(rate))})
+    want["wds:flac"] = rows
+
+
 def picture(pick: random.Random) -> Any:
     """An image of an odd size."""
     size = (pick.randint(1, 60), pick.randint(1, 60))
@@ -182,6 +203,9 @@ def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
                 }
             )  # fmt: skip
     shards = sorted(str(p) for p in (out / "wds").iterdir())
+    (out / "wds-gz").mkdir()
+    for p in shards:
+        (out / "wds-gz" / f"{Path(p).name}.gz").write_bytes(gzip.compress(Path(p).read_bytes()))
     raw = list(webdataset.WebDataset(shards, shardshuffle=False))
     decoded = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
     rows = [
@@ -193,6 +217,7 @@ def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         for r, d, s in zip(raw, decoded, rates, strict=True)
     ]
     want["wds:wds?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
+    want["wds:wds-gz?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
     want["wds:wds?fields=txt"] = [{"txt": r["txt"]} for r in rows]
 
 
@@ -235,7 +260,7 @@ def main(out: Path, seed: int) -> None:
     pick = random.Random(seed)
     want: dict[str, Rows] = {}
     out.mkdir(parents=True)
-    for part in (arrays, tokens, texts, tars, shards):
+    for part in (arrays, tokens, texts, tars, shards, flacs):
         part(out, pick, want)
     (out / "want.json").write_text(json.dumps(want))
 

@@ -4,6 +4,7 @@ files are refused with words, or cost their own samples.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from real import draw
 
 import larder
@@ -50,12 +52,41 @@ def test_samples_are_those_of_the_formats_own_readers(real, formats, tmp_path, s
     out = tmp_path / "out"
     script = HERE.parent / "packed_files.py"
     subprocess.run([formats, "-W", "ignore", script, folder, out, str(seed)], check=True, timeout=300)
-    for scheme in ("wds", "mds"):
-        want = json.loads((out / f"{scheme}.json").read_text())
+    for name in ("wds", "wds-gz", "mds"):
+        want = json.loads((out / f"{name}.json").read_text())
         assert len(want) > 20
         for shuffle in (False, True):
-            got = rows(real(f"{scheme}:{out / scheme}", batch_size=7, shuffle=shuffle, seed=seed, return_index=True))
+            got = rows(real(f"{name[:3]}:{out / name}", batch_size=7, shuffle=shuffle, seed=seed, return_index=True))
             assert got == want
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_lists_of_images_are_what_their_writers_listed(real, tmp_path, seed):
+    """Python's csv and json write the list; Pillow reads the images."""
+    folder = draw(tmp_path / "images", 4, 9, seed=seed, size=(1, 90))
+    files = sorted(p for p in folder.rglob("*.*") if p.is_file())
+    random.Random(seed).shuffle(files)
+    names = sorted({p.parent.name for p in files})
+    want = []
+    for p in files:
+        pixels = np.asarray(Image.open(p).convert("RGB"))
+        digest = hashlib.sha256(np.ascontiguousarray(pixels)).hexdigest()
+        want.append([names.index(p.parent.name), digest, *pixels.shape[:2]])
+    listed = [(str(p.relative_to(tmp_path)), p.parent.name, names.index(p.parent.name)) for p in files]
+    with open(tmp_path / "words.csv", "w", newline="") as f:
+        csv.writer(f).writerows([("path", "label", "number"), *listed])
+    with open(tmp_path / "numbers.tsv", "w", newline="") as f:
+        csv.writer(f, "excel-tab").writerows([("path", "class", "y"), *listed])
+    lines = [{"file_name": path, "label": word, "number": n, "tags": ["x", {"y": n}]} for path, word, n in listed]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    lists = "words.csv", "words.csv?label=number", "numbers.tsv?label=y", "lines.jsonl", "lines.jsonl?label=number"
+    for rest in lists:
+        for shuffle in (False, True):
+            loader = real(
+                f"imagefiles:{tmp_path}/{rest}", batch_size=7, shuffle=shuffle, seed=seed, return_index=True
+            )
+            assert rows(loader) == want, rest
+            loader.close()
 
 
 def fashion(raw: Path, n: int, seed: int = 0) -> np.ndarray:

@@ -42,7 +42,7 @@ def test_fields_are_those_of_the_formats_own_readers(real, tmp_path, seed):
     out = tmp_path / "out"
     subprocess.run([FORMATS, "-W", "ignore", HERE.parent / "record_files.py", out, str(seed)], check=True, timeout=600)
     want = json.loads((out / "want.json").read_text())
-    assert len(want) == 17
+    assert len(want) == 19
     for uri, samples in want.items():
         scheme, _, rest = uri.partition(":")
         assert len(samples) > 30, uri

@@ -22,6 +22,9 @@ func (f File) blockKey(a Address) string {
 // badMark begins what stands for a record that could not be made: no record begins so.
 const badMark = '!'
 
+// noRecord stands for a record of one field that has no value.
+const noRecord = "!\x00"
+
 // badRecord stands in a block for a sample that cannot be a record, and says why.
 func badRecord(format string, args ...any) []byte {
 	return append([]byte{badMark}, fmt.Sprintf(format, args...)...)
@@ -33,6 +36,9 @@ func blockRecord(
 ) ([]byte, error) {
 	n := len(dst)
 	out, err := fromBlock(ctx, s, key, dst, i, make)
+	if err == nil && string(out[n:]) == noRecord {
+		return nil, ErrNoValue
+	}
 	if err == nil && len(out) > n && out[n] == badMark {
 		return nil, errors.New(string(out[n+1:]))
 	}

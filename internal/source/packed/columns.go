@@ -309,7 +309,10 @@ func (c *arrowColumn) null(a Address) (record.Content, error) {
 	if IsImage(&c.field) {
 		return record.Content{}, errors.New("is null: it has no image; an image that is stored as a path has none either")
 	}
-	if a.Args["nulls"] == "" {
+	switch a.Args["nulls"] {
+	case nullsNone:
+		return record.Content{}, ErrNoValue
+	case "":
 		return record.Content{}, errors.New("is null; ?nulls=default puts NaN, 0, false or nothing in its place")
 	}
 	v, err := nullValue(&c.field)

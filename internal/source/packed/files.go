@@ -68,7 +68,7 @@ func (a *Address) listedAny(dir string, suffixes []string) ([]string, error) {
 // Root is the folder that all files of an address lie in, by the address alone: what comes before braces, and before a
 // name that looks like that of a file.
 func Root(a Address) string {
-	isFile := func(p string) bool { return strings.HasSuffix(p, ".tar") }
+	isFile := isTar
 	switch a.Scheme {
 	case "wds", "mds", "cifar10", "cifar100", "idx":
 	default:

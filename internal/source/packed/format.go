@@ -146,6 +146,7 @@ var formats = []Format{
 	hf{},
 	parquetFiles{},
 	fasta{},
+	imageFiles{},
 }
 
 // args that formats take, and what checks their values.
@@ -160,6 +161,8 @@ var args = map[string]map[string]check{
 	"csv":      {"fields": names, "delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
 	"tokens": {"seq_len": number(1, maxSeqLen), "stride": number(1, math.MaxInt32), "doc": docID,
 		"dtype": oneOf("uint16", "uint32", "int32", "int64", "uint8", "uint64", "int16", "int8")},
+	"imagefiles": {"path": someName, "label": someName,
+		"delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
 	"hf":       {"split": someName, "fields": names, "raw": names, "nulls": oneOf("default")},
 	"fasta":    {"fields": names, "sequence": oneOf("text", "uint8")},
 	"parquet":  {"fields": names, "raw": names, "nulls": oneOf("default")},

@@ -51,20 +51,25 @@ func unpacked(path string) string {
 
 // content reads a file from the front, unpacked. It fails where a compressed one unpacks to more than maxUnpacked.
 func content(path string, r io.ReaderAt, size int64) (io.ReadCloser, error) {
+	return unpack(path, r, size, maxUnpacked)
+}
+
+// unpack reads a file from the front; a compressed one may unpack to so many bytes.
+func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error) {
 	raw := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<18)
 	switch {
-	case strings.HasSuffix(path, ".gz"):
+	case strings.HasSuffix(path, ".gz"), strings.HasSuffix(path, ".tgz"):
 		z, err := gzip.NewReader(raw)
 		if err != nil {
 			return nil, fmt.Errorf("it is no gzip file: %w", err)
 		}
-		return &bounded{z, maxUnpacked}, nil
+		return &bounded{z, most, most}, nil
 	case strings.HasSuffix(path, ".zst"):
 		z, err := zstd.NewReader(raw, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, fmt.Errorf("it is no zstd file: %w", err)
 		}
-		return &bounded{z.IOReadCloser(), maxUnpacked}, nil
+		return &bounded{z.IOReadCloser(), most, most}, nil
 	}
 	return io.NopCloser(raw), nil
 }
@@ -72,14 +77,13 @@ func content(path string, r io.ReaderAt, size int64) (io.ReadCloser, error) {
 // bounded is a decoder that gives so many bytes at most.
 type bounded struct {
 	io.ReadCloser
-	left int64
+	left, most int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return 0, fmt.Errorf("it unpacks to more than %d bytes: unpack it, or write several smaller files",
-			int64(maxUnpacked))
+		return 0, fmt.Errorf("it unpacks to more than %d bytes: unpack it, or write several smaller files", b.most)
 	}
 	return n, err
 }

@@ -344,7 +344,7 @@ func TestPicklesAndCompressionAreRefused(t *testing.T) {
 	if _, _, err := (wds{}).Files(Address{Path: dir + "/train"}); err == nil || !strings.Contains(err.Error(), ".tar") {
 		t.Errorf("a file without .tar: %v", err)
 	}
-	if _, _, err := (wds{}).Files(Address{Path: dir + "/{0..1}.tar.gz"}); err == nil ||
+	if _, _, err := (wds{}).Files(Address{Path: dir + "/{0..1}.tar.xz"}); err == nil ||
 		!strings.Contains(err.Error(), "compressed") {
 		t.Errorf("a compressed tar: %v", err)
 	}

@@ -235,6 +235,9 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 			if cells[i].Null {
 				values[i], err = r.columns[i].null(r.a)
 			}
+			if errors.Is(err, ErrNoValue) {
+				return w.Add([]byte(noRecord))
+			}
 			if err != nil {
 				return w.Add(badRecord("row %d: column %q %v", first+n, r.columns[i].field.Name, err))
 			}

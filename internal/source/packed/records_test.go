@@ -218,6 +218,8 @@ func corpus(t testing.TB) map[string]disk {
 	bin, idx := megatronOf([]uint16{1, 2, 3}, []uint16{4, 5, 6, 7, 8}, []uint16{9, 10, 11})
 	a, b := npyOf("<f4", []int64{3, 2}, make([]byte, 24)), npyOf("|u1", []int64{3}, []byte{1, 2, 3})
 	arrays := map[string][]byte{"a": a, "b": b}
+	someTar := tarOf(t, member{"1.txt", "one"}, member{"1.cls", "3"}, member{"1.npy", string(b)},
+		member{"2.txt", strings.Repeat("x", 700)}, member{"2.cls", "4"}, member{"2.npy", string(b)})
 	return map[string]disk{
 		"npy:":                      {"/d/a.npy": npyOf("<i4", []int64{5, 3}, random(xrand.New(1), 60))},
 		"npz:":                      {"/d/a.npz": npzOf(t, zip.Store, arrays, "a", "b")},
@@ -229,8 +231,9 @@ func corpus(t testing.TB) map[string]disk {
 		"csv:":                      {"/d/a.csv": []byte(csvRowsText)},
 		"csv:zst":                   {"/d/a.csv.zst": zstded(t, []byte(csvRowsText))},
 		"text:":                     {"/d/a.txt": []byte("one\n\ntwé\r\nthree")},
-		"wds:": {"/d/a.tar": tarOf(t, member{"1.txt", "one"}, member{"1.cls", "3"}, member{"1.npy", string(b)},
-			member{"2.txt", strings.Repeat("x", 700)}, member{"2.cls", "4"}, member{"2.npy", string(b)})},
+		"wds:":                      {"/d/a.tar": someTar},
+		"wds:gz":                    {"/d/a.tar.gz": gzipped(t, someTar)},
+		"wds:zst":                   {"/d/a.tar.zst": zstded(t, someTar)},
 		"mds:?fields=label,image,text": {"/d/a.mds": mdsOf([][]byte{[]byte("first"), bytes.Repeat([]byte("x"), 900)},
 			[]int64{7, 0}, "caption")},
 	}
@@ -283,6 +286,7 @@ func TestRecordsOfEachFormat(t *testing.T) {
 			`label=[][0] image="` + strings.Repeat("x", 900) + `" text="caption"`},
 	}
 	want["jsonl:gz"], want["csv:zst"] = want["jsonl:"], want["csv:"]
+	want["wds:gz"], want["wds:zst"] = want["wds:"], want["wds:"]
 	for name, d := range corpus(t) { // order-free: each by itself
 		f, a := address(t, name)
 		s, got, samples, err := readAll(f, a, d, d.main())

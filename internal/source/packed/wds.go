@@ -31,11 +31,11 @@ func isImage(ext string) bool {
 	return false
 }
 
-// Files expands braces and lists; a folder stands for its *.tar.
+// Files expands braces and lists; a folder stands for its *.tar, or for its compressed tars where it has no other.
 func (wds) Files(a Address) (files, beside []string, err error) {
 	for part := range strings.SplitSeq(a.Path, "::") {
 		if a.isFolderOfTars(part) {
-			tars, err := a.listed(part, ".tar")
+			tars, err := a.tarsOf(part)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -43,7 +43,7 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 			continue
 		}
 		if a.At == nil {
-			if _, err := os.Lstat(part); err == nil && strings.HasSuffix(part, ".tar") {
+			if _, err := os.Lstat(part); err == nil && isTar(part) {
 				files = append(files, part) // also one whose name has braces
 				continue
 			}
@@ -57,15 +57,20 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 		}
 	}
 	for _, f := range files {
-		if isCompressed(f) {
-			return nil, nil, fmt.Errorf("%q is compressed, so that no sample in it can be read alone; unpack it to a .tar", f)
-		}
-		if !strings.HasSuffix(f, ".tar") {
-			return nil, nil, fmt.Errorf("%q is neither a folder nor does it end in .tar", f)
+		switch {
+		case isTar(f):
+		case isCompressed(f):
+			return nil, nil, fmt.Errorf("%q is compressed in a way that larder does not read; unpack it to a .tar, or write "+
+				"%s", f, strings.Join(tarPackings, ", "))
+		default:
+			return nil, nil, fmt.Errorf("%q is neither a folder nor does it end in .tar, %s", f, strings.Join(tarPackings, ", "))
 		}
 	}
 	return files, nil, unique(files)
 }
+
+// isTar reports whether a name is that of a tar, compressed or not.
+func isTar(path string) bool { return strings.HasSuffix(path, ".tar") || isPackedTar(path) }
 
 // isFolderOfTars reports whether a path stands for the *.tar in it. In a store names decide: to look would be a list.
 func (a *Address) isFolderOfTars(path string) bool {
@@ -130,6 +135,7 @@ type group struct {
 
 	begin, end int64           // all its members in the file, with their headers
 	exts       map[string]bool // of a record
+	members    map[string][]byte
 }
 
 // has reports whether a sample has all parts of a record.
@@ -164,65 +170,104 @@ const maxClass = 1024
 // Scan reads the headers of a tar file.
 func (wds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
 	found := Found{Skipped: map[string]int{}}
-	p := &position{f: f}
-	r := tar.NewReader(p)
-	var g group
+	in, err := openTar(f)
+	if err != nil {
+		return found, err
+	}
+	defer in.close()
 	seen := map[string]bool{}
 	var parts []part // of records; nil = samples are an image and a label
 	if f.Schema != nil {
 		parts = partsOfSchema(a, f.Schema)
 	}
-	flush := func() error {
-		if !g.any {
-			return nil
-		}
+	size, number := f.Size, int64(0)
+	if isPackedTar(f.Path) {
+		size = maxTar
+	}
+	w := tarWalk{in: in, size: f.Size, parts: parts, skipped: found.Skipped, take: func(g *group) error {
 		if seen[g.key] {
-			return fmt.Errorf("key %q comes twice, the second time before byte %d", g.key, p.at)
+			return fmt.Errorf("key %q comes twice, the second time before byte %d", g.key, in.where())
 		}
 		seen[g.key] = true
-		s, ok := g.sample(parts, f.Size)
+		s, ok := g.sample(parts, size)
 		if !ok {
 			found.Without++
 			return nil
 		}
+		if isPackedTar(f.Path) {
+			s.Off = number
+			number++
+		}
 		return emit(s)
+	}}
+	err = w.run(ctx)
+	return found, err
+}
+
+// tarWalk goes through the samples of a tar.
+type tarWalk struct {
+	in      tarInput
+	size    int64 // of the file, bytes
+	parts   []part
+	skipped map[string]int
+	keep    func(ext string) bool // members that groups hold; nil = none
+	take    func(g *group) error
+}
+
+func (w *tarWalk) run(ctx context.Context) error {
+	r := tar.NewReader(w.in)
+	var g group
+	flush := func() error {
+		if !g.any {
+			return nil
+		}
+		return w.take(&g)
 	}
 	next := int64(0) // where the next member begins
 	for n := 0; ; n++ {
 		if n&255 == 255 && ctx.Err() != nil {
-			return found, ctx.Err()
+			return ctx.Err()
 		}
-		head, begin := p.at, next
+		head, begin := w.in.where(), next
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			if p.end { // the blocks of zeros that end a tar file are missing
-				return found, fmt.Errorf("it has %d bytes and is cut after the member at byte %d", f.Size, head)
+			if w.in.ended() { // the blocks of zeros that end a tar file are missing
+				return fmt.Errorf("it has %d bytes and is cut after the member at byte %d", w.size, head)
 			}
-			return found, flush()
+			if err := flush(); err != nil {
+				return err
+			}
+			return w.in.rest()
 		}
 		if err != nil {
-			return found, fmt.Errorf("after byte %d: %w", head, err)
+			return fmt.Errorf("after byte %d: %w", head, err)
 		}
-		next = roundBlock(p.at + h.Size)
+		next = roundBlock(w.in.where() + h.Size)
 		key, ext := splitMember(h.Name)
 		if h.Typeflag != tar.TypeReg || key == "" {
 			if h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeXGlobalHeader && !meta(h.Name) {
-				skip(found.Skipped, kindOf(h))
+				skip(w.skipped, kindOf(h))
 			}
 			continue
 		}
 		if key != g.key || !g.any {
 			if err := flush(); err != nil {
-				return found, err
+				return err
 			}
 			g = group{key: key, any: true, begin: begin}
-			if parts != nil {
+			if w.parts != nil {
 				g.exts = map[string]bool{}
 			}
 		}
 		g.end = next
-		if err := g.member(h, ext, p.at, r, found.Skipped); err != nil {
-			return found, err
+		off, content := w.in.where(), io.Reader(r)
+		if w.keep != nil && w.keep(ext) {
+			if content, err = g.keepMember(h.Name, ext, h.Size, r); err != nil {
+				return err
+			}
+		}
+		if err := g.member(h, ext, off, content, w.skipped); err != nil {
+			return err
 		}
 	}
 }

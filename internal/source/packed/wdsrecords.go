@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 // Samples of WebDataset are records when ?fields= names extensions, or when none of the first ones has an image. A
 // field is a member: what ends in .jpg and its like is an image, .cls a number, .json and .txt text, .npy an array,
-// .wav float32 of [channels, frames] with its rate in a second field; the rest is bytes.
+// .wav and .flac float32 of [channels, frames] with the rate in a second field; the rest is bytes.
 
 const (
 	tarBlock = 512
@@ -51,7 +52,7 @@ func kindOfMember(ext string) string {
 		return "number"
 	case slices.Contains([]string{"txt", "text", "transcript", "json", "jsn"}, last):
 		return "text"
-	case last == "npy", last == "wav":
+	case last == "npy", last == "wav", last == "flac":
 		return last
 	case slices.Contains([]string{"pkl", "pickle", "pyd", "pth", "pt", "ten", "tb", "mp", "msg", "npz"}, last):
 		return "refused"
@@ -76,7 +77,7 @@ func (w wds) Schema(ctx context.Context, a Address, files []string, open func(st
 		if err != nil {
 			return s, err
 		}
-		first, image, err := firstOf(ctx, f, asked)
+		first, image, err := firstOf(ctx, path, f, asked)
 		f.Close()
 		switch {
 		case err != nil:
@@ -130,9 +131,13 @@ func (t *tarSample) get(p *part) ([]byte, string, bool) {
 
 // firstOf reads the first sample that has all the parts; nil = there is none. Without parts it is the first one, and
 // image says that one of the first has an image.
-func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, image bool, err error) {
-	p := &position{f: File{ReaderAt: f, Size: f.Len()}}
-	r := tar.NewReader(p)
+func firstOf(ctx context.Context, path string, f Other, asked []string) (first *tarSample, image bool, err error) {
+	in, err := openTar(File{ReaderAt: f, Path: path, Size: f.Len()})
+	if err != nil {
+		return nil, false, err
+	}
+	defer in.close()
+	r := tar.NewReader(in)
 	parts := partsOf(asked)
 	now := &tarSample{members: map[string][]byte{}}
 	whole := func() bool {
@@ -142,7 +147,7 @@ func firstOf(ctx context.Context, f Other, asked []string) (first *tarSample, im
 		})
 	}
 	for n := 0; n < firstMembers && ctx.Err() == nil; n++ {
-		head := p.at
+		head := in.where()
 		h, err := r.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -204,7 +209,7 @@ func (t *tarSample) fields(p part) ([]record.Field, error) {
 			return nil, fmt.Errorf("its member .%s: %w", ext, err)
 		}
 		return []record.Field{looseArray(p.name, x.dtype, len(x.shape))}, nil
-	case "wav":
+	case "wav", "flac":
 		return []record.Field{looseArray(p.name, record.Float32, 2),
 			scalarField(rateName(p.name), record.Int64)}, nil
 	}
@@ -242,25 +247,33 @@ type regionRows struct {
 	stored record.Schema
 }
 
-func (wds) Open(_ context.Context, a Address, f File) (Rows, error) {
+func (w wds) Open(_ context.Context, a Address, f File) (Rows, error) {
+	if isPackedTar(f.Path) {
+		return w.openBlock(a, f), nil
+	}
+	r := newRegionRows(a, f)
+	return &r, nil
+}
+
+func newRegionRows(a Address, f File) regionRows {
 	stored := *f.Schema
 	images := make([]bool, len(stored.Fields))
 	for i := range images {
 		images[i] = true
 	}
-	return &regionRows{f, partsOfSchema(a, f.Schema), Stored(&stored, images)}, nil
+	return regionRows{f, partsOfSchema(a, f.Schema), Stored(&stored, images)}
 }
 
 func (r *regionRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Size > maxRegion || s.Off > r.Size-s.Size {
 		return dst, fmt.Errorf("bytes %d to %d of %d", s.Off, s.Off+s.Size, r.Size)
 	}
-	raw := make([]byte, s.Size)
-	if n, err := within(ctx, r.File).ReadAt(raw, s.Off); n < len(raw) {
-		return dst, fmt.Errorf("read at byte %d: %w", s.Off, err)
+	in, err := r.bytesOf(ctx, s)
+	if err != nil {
+		return dst, err
 	}
 	found := &tarSample{members: map[string][]byte{}}
-	for t := tar.NewReader(bytes.NewReader(raw)); ; {
+	for t := tar.NewReader(in); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -276,20 +289,51 @@ func (r *regionRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, 
 			return dst, fmt.Errorf("member %q of the sample at byte %d: %w", h.Name, s.Off, err)
 		}
 	}
+	values, err := r.contents(found, s.Off)
+	if err != nil {
+		return dst, err
+	}
+	return record.Append(dst, &r.stored, values)
+}
+
+// bytesOf reads a sample at once; of a local file only the headers, and members as they are asked for, where no large
+// ones are.
+func (r *regionRows) bytesOf(ctx context.Context, s Sample) (io.Reader, error) {
+	const large = 64 << 10
+	if _, local := r.ReaderAt.(*os.File); local && s.Size > large && !slices.ContainsFunc(r.parts, part.large) {
+		return io.NewSectionReader(r, s.Off, s.Size), nil
+	}
+	raw := make([]byte, s.Size)
+	if n, err := within(ctx, r.File).ReadAt(raw, s.Off); n < len(raw) {
+		return nil, fmt.Errorf("read at byte %d: %w", s.Off, err)
+	}
+	return bytes.NewReader(raw), nil
+}
+
+// large reports whether members of a part may have most of a sample's bytes.
+func (p part) large() bool {
+	return slices.ContainsFunc(p.exts, func(ext string) bool {
+		k := kindOfMember(ext)
+		return k != "number" && k != "text"
+	})
+}
+
+// contents are the values of the fields of a sample that begins at byte off.
+func (r *regionRows) contents(found *tarSample, off int64) ([]record.Content, error) {
 	values := make([]record.Content, 0, len(r.stored.Fields))
 	for i := range r.parts {
 		p := &r.parts[i]
 		b, ext, ok := found.get(p)
 		if !ok {
-			return dst, fmt.Errorf("the sample at byte %d has no .%s", s.Off, p.name)
+			return nil, fmt.Errorf("the sample at byte %d has no .%s", off, p.name)
 		}
 		more, err := memberContent(b, ext, &r.stored.Fields[len(values)])
 		if err != nil {
-			return dst, fmt.Errorf("member .%s of the sample at byte %d: %w", ext, s.Off, err)
+			return nil, fmt.Errorf("member .%s of the sample at byte %d: %w", ext, off, err)
 		}
 		values = append(values, more...)
 	}
-	return record.Append(dst, &r.stored, values)
+	return values, nil
 }
 
 func (r *regionRows) wants(ext string) bool {
@@ -311,8 +355,12 @@ func memberContent(b []byte, ext string, f *record.Field) ([]record.Content, err
 	case "npy":
 		c, err := arrayContent(b, f)
 		return []record.Content{c}, err
-	case "wav":
-		w, rate, err := wave(b)
+	case "wav", "flac":
+		read := wave
+		if kindOfMember(ext) == "flac" {
+			read = flacSound
+		}
+		w, rate, err := read(b)
 		if err != nil {
 			return nil, err
 		}

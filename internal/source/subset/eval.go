@@ -13,10 +13,11 @@ import (
 )
 
 // Select returns the selected live samples, ascending and distinct; an empty result is not an error here. Errors are
-// *errs.Error with reason INVALID_ARGUMENT: a range or a draw that the dataset is too small for.
+// *errs.Error with reason INVALID_ARGUMENT (a range or a draw that the dataset is too small for, a property that is
+// compared with what it cannot be), SUBSET_SYNTAX (an unknown property), or those of Properties.Property.
 func (e *Expr) Select(v View) ([]ident.SampleID, error) {
 	n := v.Len()
-	ev := &evaluation{view: v, live: newMask(n), n: n}
+	ev := &evaluation{view: v, live: newMask(n), n: n, src: e.src}
 	for i := range n {
 		if v.Live(ident.SampleID(i)) {
 			ev.live.add(uint32(i))
@@ -40,16 +41,19 @@ type evaluation struct {
 	n         int
 	live      mask // not to be changed
 	liveCount int
-	err       *errs.Error // the first one; nodes evaluate on, so that it does not depend on the data
+	src       string
+	err       error // the first one; nodes evaluate on, so that it does not depend on the data
 }
 
 func (ev *evaluation) fail(n node, format string, args ...any) {
-	if ev.err != nil {
-		return
+	ev.failHint(n, "`id in [a, b)` takes what there is, `larder dataset inspect` shows how much that is", format, args...)
+}
+
+func (ev *evaluation) failHint(n node, hint, format string, args ...any) {
+	if ev.err == nil {
+		ev.err = errs.New(errs.Invalid, "subset", hint, "subset: %s %s", (&Expr{root: n}).String(),
+			fmt.Sprintf(format, args...))
 	}
-	ev.err = errs.New(errs.Invalid, "subset", "`id in [a, b)` takes what there is, `larder dataset inspect` shows how "+
-		"much that is",
-		"subset: %s %s", (&Expr{n}).String(), fmt.Sprintf(format, args...))
 }
 
 // filter keeps the candidates for which f holds.

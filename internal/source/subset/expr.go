@@ -7,7 +7,10 @@ import (
 )
 
 // Expr is a parsed expression. It is immutable; the zero value is not valid, use Parse.
-type Expr struct{ root node }
+type Expr struct {
+	root node
+	src  string // for errors of Select
+}
 
 // String returns the canonical form: sets sorted, needless parentheses and underscores gone, seeds written out.
 // Parse(e.String()) gives an equal expression, so jobs may store and compare the string.

@@ -96,7 +96,8 @@ func lex(src string, pos int) (token, int, error) {
 	switch {
 	case isWordStart(c):
 		end := pos + 1
-		for end < len(src) && (isWordStart(src[end]) || isDigit(src[end])) {
+		for end < len(src) && (isWordStart(src[end]) || isDigit(src[end]) ||
+			src[end] == '.' && end+1 < len(src) && isWordStart(src[end+1])) { // json.width
 			end++
 		}
 		return token{tWord, pos, src[pos:end]}, end, nil

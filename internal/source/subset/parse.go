@@ -2,7 +2,6 @@ package subset
 
 import (
 	"errors"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +21,7 @@ func Parse(expr string) (*Expr, error) {
 		return nil, err
 	}
 	if p.tok.kind == tEOF {
-		return &Expr{allNode{}}, nil
+		return &Expr{allNode{}, expr}, nil
 	}
 	n, err := p.or(0)
 	if err != nil {
@@ -31,7 +30,7 @@ func Parse(expr string) (*Expr, error) {
 	if p.tok.kind != tEOF {
 		return nil, p.unexpected(`"and", "or" or the end`, "and", "or", "in")
 	}
-	e := &Expr{n}
+	e := &Expr{n, expr}
 	if canonical := len(e.String()); canonical > MaxLength { // or String would give what Parse refuses
 		return nil, tooLong(canonical)
 	}
@@ -175,12 +174,29 @@ func (p *parser) primary() (node, error) {
 		return p.sample(t.pos)
 	case "range":
 		return p.rangeCall(t.pos)
+	case "property":
+		return p.propertyCall()
+	}
+	if p.condition() && !slices.Contains(reserved, t.text) {
+		return p.property(t.text, t.pos)
 	}
 	hint := "the words are " + strings.Join(words, ", ")
 	if n := nearest.Word(t.text, words); n != "" {
 		hint = "did you mean " + strconv.Quote(n) + "?"
 	}
 	return nil, p.errAt(t.pos, hint, "unknown word %q", clip(t.text))
+}
+
+// condition reports whether the look-ahead can follow a property.
+func (p *parser) condition() bool {
+	switch p.tok.kind {
+	case tWord:
+		return p.tok.text == "in" || p.tok.text == "not"
+	case tPunct:
+		return slices.Contains([]string{"==", "!=", "<", "<=", ">", ">=", "=", "~", "%"}, p.tok.text)
+	case tEOF, tInt, tFloat, tString:
+	}
+	return false
 }
 
 // comparison reports whether the look-ahead is a comparison, and refuses the common mistake "=".
@@ -199,16 +215,9 @@ func (p *parser) comparison() (bool, error) {
 
 func (p *parser) intCondition(t term) (node, error) {
 	if p.is(tPunct, "%") {
-		if err := p.next(); err != nil {
-			return nil, err
-		}
-		pos := p.tok.pos
-		m, err := p.integer()
+		m, err := p.modulus()
 		if err != nil {
 			return nil, err
-		}
-		if m <= 0 {
-			return nil, p.errAt(pos, "as in id % 2 == 0", "the number after %% must be positive")
 		}
 		t.mod = m
 	}
@@ -317,24 +326,9 @@ func commas[T any](p *parser, one func() (T, error)) (vals []T, err error) {
 func (p *parser) strCondition(class bool) (node, error) {
 	field := strField(class)
 	if p.is(tPunct, "~") {
-		if err := p.next(); err != nil {
-			return nil, err
-		}
-		pos := p.tok.pos
-		s, err := p.str(field)
+		s, segs, err := p.pattern(field)
 		if err != nil {
 			return nil, err
-		}
-		if len(s) > maxPattern {
-			return nil, p.errAt(pos, "write a shorter one, or join several by or", "the pattern has %d bytes, the limit is %d",
-				len(s), maxPattern)
-		}
-		segs := strings.Split(s, "/")
-		for _, seg := range segs {
-			if _, err := path.Match(seg, "x"); err != nil {
-				return nil, p.errAt(pos, `[ starts a set such as [a-z]; write [[] for a plain one`, "the pattern %q is malformed",
-					clip(s))
-			}
 		}
 		return &globNode{class: class, pattern: s, segs: segs}, nil
 	}
