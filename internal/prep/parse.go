@@ -122,7 +122,7 @@ func parseRecipe(ops []OpSpec, r *Recipe) (*Recipe, error) {
 	}
 	p := parser{}
 	for i, spec := range ops {
-		if err := p.add(max(r.first-1, 0)+i, spec); err != nil { // ops are counted from 0, steps from 1
+		if err := p.add(r.shown+i, spec); err != nil {
 			return nil, err
 		}
 	}
