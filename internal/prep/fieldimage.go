@@ -62,7 +62,8 @@ func (r *Recipe) CheckJoint(masks bool) error {
 		switch {
 		case o.kind == opRandAugment || o.kind == opTrivialAugmentWide || o.kind == opAutoAugment:
 			return opError(r.at(i), o.spec.Name, "use RandomAffine and the colour ops, or name no masks, boxes or keypoints",
-				"moves pixels of the image alone, and the record has fields that would have to move with it")
+				"moves pixels of the image alone, and the record has fields that would have to move with it; torchvision "+
+					"refuses that, too")
 		case masks && o.fill != [3]uint8{o.fill[0], o.fill[0], o.fill[0]} && o.kind != opErasePixels:
 			return opError(r.at(i), o.spec.Name, "give one number, which masks are filled with too",
 				"fills with the colour %v, and a mask has no colours", o.fill)
