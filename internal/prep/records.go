@@ -27,8 +27,9 @@ func isFile(f *record.Field, x *record.Value) bool {
 }
 
 // Record makes the record that a schema describes of a stored one, whose images are files: they are decoded to RGB, or,
-// where the schema says [-1, -1], to the numbers of a mask. The result lies in memory from alloc, which is called once with its bytes, after all headers were found good; its error
-// is returned as it is. Errors about the record are faults of reason SAMPLE_BAD and name the field.
+// where the schema says [-1, -1], to the numbers of a mask. The result lies in memory from alloc, which is called once
+// with its bytes, after all headers were found good; its error is returned as it is. Errors about the record are faults
+// of reason SAMPLE_BAD and name the field.
 func (w *Worker) Record(s *record.Schema, stored []byte, alloc func(n int) ([]byte, error)) ([]byte, error) {
 	defer w.trim()
 	v, headers, err := w.openRecord(s, stored)

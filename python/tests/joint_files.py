@@ -55,7 +55,8 @@ def finish(out: Path, name: str, uri: str, names: list[str], items: list[tuple[b
     assert len(items) == N
     arrays = {}
     for i, (photo, mask, boxes) in enumerate(items):
-        arrays |= {f"image{i}": pixels(photo), f"mask{i}": pixels(mask, ""), f"boxes{i}": np.asarray(boxes, "<f4").reshape(-1 if len(boxes) else 0, 4)}
+        arrays |= {f"image{i}": pixels(photo), f"mask{i}": pixels(mask, "")}
+        arrays[f"boxes{i}"] = np.asarray(boxes, "<f4").reshape(len(boxes), 4)
     np.savez(out / f"{name}.npz", **arrays)
     (out / f"{name}.json").write_text(json.dumps([uri, *names]))
 
@@ -72,12 +73,13 @@ def wds(out: Path, seed: int) -> None:
 
 def parquet(out: Path, seed: int) -> None:
     """pyarrow: images as structs of bytes and path, as Hugging Face has them, boxes as lists of lists."""
-    rows = [
-        {"image": {"bytes": photo, "path": None}, "mask": {"bytes": mask, "path": None}, "boxes": boxes.tolist(), "n": i}
-        for i, (photo, mask, boxes) in enumerate(scenes(seed))
-    ]
+    rows = []
+    for i, (photo, mask, boxes) in enumerate(scenes(seed)):
+        files = {k: {"bytes": b, "path": None} for k, b in (("image", photo), ("mask", mask))}
+        rows.append({**files, "boxes": boxes.tolist(), "n": i})
     file = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    schema = pa.schema([("image", file), ("mask", file), ("boxes", pa.list_(pa.list_(pa.float32()))), ("n", pa.int64())])
+    lists = pa.list_(pa.list_(pa.float32()))
+    schema = pa.schema([("image", file), ("mask", file), ("boxes", lists), ("n", pa.int64())])
     (out / "parquet").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema), out / "parquet" / "a.parquet", row_group_size=9)
     read = pq.read_table(out / "parquet").to_pylist()

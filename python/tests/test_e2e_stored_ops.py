@@ -123,7 +123,7 @@ def test_two_jobs_decode_each_record_once(private, written, share):
 
 
 def test_an_epoch_goes_on_where_it_was(real, written):
-    uri, scenes, names = told(written, "wds")
+    uri, _, names = told(written, "wds")
     args = {"batch_size": 3, "shuffle": True, "seed": 5, "transform": recipe(names)}
     (want,) = epochs(real(uri, **args, job="whole"), names, 1)
     first = real(uri, **args, job="first")
