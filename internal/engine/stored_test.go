@@ -210,10 +210,11 @@ func (w *world) want(uri string, instance uint32) parts {
 func TestOpsOnStoredRecords(t *testing.T) {
 	const n = 26
 	uri := scenes(t, n, -1)
-	for _, total := range []int64{0, 64 * mib} {
+	for _, total := range []int64{0, 1 << 15, 64 * mib} { // none, some of the samples, all
 		w := serve(t, func(c *engine.Config) {
-			if total == 0 {
-				c.Memory.Tiers.Total, c.Memory.Tiers.Sizes = 0, [ident.NumForms]int64{}
+			if total <= 1<<15 {
+				c.Memory.Tiers.Total = total
+				c.Memory.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: total / 2, ident.Augmented: total / 4}
 			}
 		})
 		alone := w.train(storedSpec("a", uri, 5), 0)

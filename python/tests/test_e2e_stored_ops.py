@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,18 @@ def test_an_epoch_goes_on_where_it_was(real, written):
             assert i not in found
             found[i] = batch[names[0]][row].tobytes()
     assert found == {i: fields[0][2] for i, fields in want.items()}
+
+
+def test_a_mask_that_is_not_named_is_warned_of(real, written):
+    uri, _, _ = told(written, "parquet")
+    with pytest.warns(larder.FieldsWarning, match=r"ops.Fields\(mask='mask'\)"):
+        real(uri, batch_size=2, transform=[ops.HFlip()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", larder.FieldsWarning)
+        real(uri, batch_size=2, transform=[ops.Fields(), ops.HFlip()])
+        real(uri, batch_size=2, transform=[ops.ColorJitter(0.5)])
+        uri, _, _ = told(written, "wds")
+        real(uri.replace("seg.png,", ""), batch_size=2, transform=[ops.HFlip()])
 
 
 def test_steps_in_python_are_refused_with_what_to_do(real, written):

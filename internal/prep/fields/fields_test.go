@@ -259,6 +259,37 @@ func TestRecipesThatDoNotFit(t *testing.T) {
 	}
 }
 
+// TestRunsOfARecipe: prep splits a recipe as this package does, and its ops draw by the same numbers.
+func TestRunsOfARecipe(t *testing.T) {
+	named := op(OpName, "image", "image")
+	for _, specs := range [][]prep.OpSpec{{}, {op("HFlip")}, {named, op("HFlip")},
+		{op("HFlip"), op("VFlip"), named, op("HFlip"), op("Resize", "size", 9.0)},
+		{named, op("HFlip"), named, op("VFlip"), named, op("HFlip"), op("ToTensor")}} {
+		runs, err := prep.ParseRuns(specs)
+		if err != nil || Check(specs) != nil {
+			t.Fatal(err, Check(specs))
+		}
+		parts := Parts(Begun(specs))
+		if len(runs) != len(parts) {
+			t.Fatalf("%v: %d runs, want %d", specs, len(runs), len(parts))
+		}
+		for i, p := range parts {
+			o, err := Parse(p.Specs, p.First, &samples)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := runs[i].Describe(runs[i].Whole()), o.Recipe().Describe(o.Whole()); a != b {
+				t.Errorf("%v, run %d: %q, want %q", specs, i, a, b)
+			}
+		}
+	}
+	for _, specs := range [][]prep.OpSpec{{named}, {named, named, op("HFlip")}, {op("HFlop")}, {op("HFlip"), named}} {
+		if err := Check(specs); !errs.Is(err, errs.RecipeInvalid) {
+			t.Errorf("%v: %v", specs, err)
+		}
+	}
+}
+
 // TestNoBoxes: boxes of an image without any are [0, 4] behind ops, also where the format says [0, 0].
 func TestNoBoxes(t *testing.T) {
 	in := record.Schema{Fields: []record.Field{array("image", record.Uint8, any1, any1, 3),
