@@ -359,7 +359,7 @@ func (h *history) recordedOf(name string) (id ident.JobID, uri, files string, se
 
 // locate finds the object of a piece of work that an earlier daemon left.
 func (h *history) locate(ctx context.Context, p crashguard.Piece) (crashguard.Sample, error) {
-	data, recipe, err := h.locateJob(ctx, p.Job)
+	data, ops, err := h.locateJob(ctx, p.Job)
 	if err != nil {
 		return crashguard.Sample{}, err
 	}
@@ -371,16 +371,16 @@ func (h *history) locate(ctx context.Context, p crashguard.Piece) (crashguard.Sa
 		return crashguard.Sample{}, fmt.Errorf("%s has no such sample", data.Name())
 	}
 	return crashguard.Sample{
-		Object: o, Path: data.Path(p.Sample), Ops: recipe.Ops(),
+		Object: o, Path: data.Path(p.Sample), Ops: ops, Record: data.Schema() != nil,
 		Key: prep.RandKey{Seed: p.Seed, Instance: p.Instance, Sample: uint64(p.Sample)},
 	}, nil
 }
 
 // locateJob finds a restored job, or what the journal still says of one that is not restored: it may have ended, or its
 // files changed.
-func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Dataset, *prep.Recipe, error) {
+func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Dataset, []prep.OpSpec, error) {
 	if j := h.jobs.byID(id); j != nil {
-		return j.Data, j.Recipe, nil
+		return j.Data, opsOf(j.spec), nil
 	}
 	r := h.foundJob(id)
 	if r == nil {
@@ -393,12 +393,8 @@ func (h *history) locateJob(ctx context.Context, id ident.JobID) (*source.Datase
 	if source.IsMade(r.URI) {
 		return nil, nil, fmt.Errorf("job %d draws from %s, which workers make", id, r.URI)
 	}
-	recipe, err := prep.ParseRecipe(opsOf(spec))
-	if err != nil {
-		return nil, nil, err
-	}
 	data, err := h.catalog.Add(ctx, r.Name, r.URI)
-	return data, recipe, err
+	return data, opsOf(spec), err
 }
 
 // mayReplace refuses the name of another user's live job, and the state of another user's job; token may be nil.

@@ -14,6 +14,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/prep/fields"
 	"larder/internal/record"
 	"larder/internal/source"
 	larderv1 "larder/proto/larder/v1"
@@ -64,14 +65,21 @@ func normaliseMade(s *larderv1.JobSpec) error {
 }
 
 // parsed is what is known of a recipe before its dataset is.
-type parsed struct{ builtin *prep.Recipe }
+type parsed struct {
+	builtin *prep.Recipe
+	err     error // why there is none, where samples that are records may have one
+}
 
 func parse(spec *larderv1.JobSpec) (parsed, error) {
 	if source.IsMade(spec.GetDataset()) {
 		return parsed{}, nil
 	}
-	r, err := prep.ParseRecipe(opsOf(spec))
-	return parsed{r}, err
+	ops := opsOf(spec)
+	r, err := prep.ParseRecipe(ops)
+	if err == nil || !source.MayBeRecords(spec.GetDataset()) {
+		return parsed{builtin: r}, err
+	}
+	return parsed{err: err}, fields.Check(ops)
 }
 
 // recipeOn is the recipe of a job on its dataset; made is nil where the daemon's own workers run it.
@@ -81,8 +89,8 @@ func (l *library) recipeOn(
 	if s := data.Schema(); s != nil {
 		return storedRecipe(data, spec, s)
 	}
-	if p.builtin != nil {
-		return p.builtin, nil, nil
+	if p.builtin != nil || p.err != nil {
+		return p.builtin, nil, p.err
 	}
 	d, ok := l.declared.of(data.URI())
 	if !ok {

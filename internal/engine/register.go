@@ -227,9 +227,16 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 		return s, normaliseMade(s)
 	}
 	for _, op := range s.GetTransform() {
-		if k := op.GetKind(); k != "" && k != "builtin" {
-			return nil, errs.New(errs.Unsupported, "transform", "use larder.ops, or transform the batch in your script",
-				"register job %s: op kind %q is reserved for a later version", s.Name, k)
+		switch k := op.GetKind(); k {
+		case "", "builtin":
+		case pythonOp:
+			return nil, errs.New(errs.Unsupported, "transform",
+				"use larder.ops, transform the batch in your script, or read the files in a dataset of your own",
+				"register job %s: op kind %q is for datasets in Python, and the daemon reads %.80q itself", s.Name, k,
+				s.GetDataset())
+		default:
+			return nil, errs.New(errs.Unsupported, "transform", "leave kind out",
+				"register job %s: op kind %q is not known", s.Name, k)
 		}
 	}
 	return s, err

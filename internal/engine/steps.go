@@ -16,13 +16,13 @@ import (
 // planSteps says which steps of a recipe on records are built-in ops, and where the decoded form ends: as for images,
 // before the first random op, and before a cast to floats at the end, which take four times the memory.
 func planSteps(spec *larderv1.JobSpec, made *work.Made) error {
-	ops, cached, cut := spec.GetTransform(), spec.GetCache() == cacheItems, false
+	ops, plan := spec.GetTransform(), planner{made: made, cached: spec.GetCache() == cacheItems}
 	in := &made.Item // what records look like; nil = a step in Python comes before, and does not say
 	for i := 0; i < len(ops); {
 		step := uint32(i) + 1
 		if ops[i].GetKind() == pythonOp {
-			if in = nil; cached && !cut && ops[i].GetArgs().GetFields()["random"].GetBoolValue() {
-				made.Cut, cut = step, true
+			if in = nil; ops[i].GetArgs().GetFields()["random"].GetBoolValue() {
+				plan.cutAt(step)
 			}
 			i++
 			continue
@@ -35,25 +35,45 @@ func planSteps(spec *larderv1.JobSpec, made *work.Made) error {
 		if err != nil {
 			return err
 		}
-		at := -1
-		if cached && !cut {
-			at = cutOf(run, end == len(ops))
-		}
-		if cut = cut || at >= 0; at >= 0 {
-			made.Cut = step + uint32(at)
-		}
-		made.Runs = append(made.Runs, runsOf(run, step, uint32(end)+1, at)...)
+		plan.add(run, step, end-i, end == len(ops))
 		out := run.Out(run.Whole())
 		in, i = &out, end
 	}
-	if cached && !cut {
-		made.Cut = made.Steps
-	}
+	plan.end()
 	if n := len(made.Runs); n > 0 && made.Runs[n-1].Last == made.Steps {
 		return agree(spec, in, &made.Out)
 	}
 	return nil
 }
+
+// planner finds where the decoded form ends, step by step.
+type planner struct {
+	made   *work.Made
+	cached bool // there is a decoded form
+	cut    bool // its end was found
+}
+
+// cutAt ends the decoded form before a step, unless it has ended.
+func (p *planner) cutAt(step uint32) {
+	if p.cached && !p.cut {
+		p.made.Cut, p.cut = step, true
+	}
+}
+
+// add puts a run of n ops that begins at a step behind the steps so far. last: nothing comes behind it.
+func (p *planner) add(run *fields.Ops, step uint32, n int, last bool) {
+	at := -1
+	if p.cached && !p.cut {
+		at = cutOf(run, last)
+	}
+	if at >= 0 {
+		p.cutAt(step + uint32(at))
+	}
+	p.made.Runs = append(p.made.Runs, runsOf(run, step, step+uint32(n), at)...)
+}
+
+// end has the decoded form be the whole record, unless it has ended.
+func (p *planner) end() { p.cutAt(p.made.Steps) }
 
 // cutOf is how many image ops of a run belong to the decoded form, when that ends in it; -1 = it goes on behind it.
 func cutOf(run *fields.Ops, last bool) int {

@@ -9,9 +9,10 @@ import (
 
 // ParseFields is ParseRecipe for ops on the image of a record, in the middle of a longer recipe: first is the number of
 // the first of them, by which they draw. The image comes as uint8 HWC and stays so unless an op says otherwise, and it
-// may keep a size of its own whatever its type. MixUp and CutMix are refused.
-func ParseFields(ops []OpSpec, first int) (*Recipe, error) {
-	r := &Recipe{first: first, free: true}
+// may keep a size of its own whatever its type. shown is its place in the list that a client gave, for messages. MixUp
+// and CutMix are refused.
+func ParseFields(ops []OpSpec, first, shown int) (*Recipe, error) {
+	r := &Recipe{first: first, shown: shown, free: true}
 	for i := range ops {
 		if name := ops[i].Name; strings.EqualFold(name, "MixUp") || strings.EqualFold(name, "CutMix") {
 			return nil, opError(r.at(i), name, "mix in the training loop, or use torchvision's on the batch",
@@ -19,6 +20,33 @@ func ParseFields(ops []OpSpec, first int) (*Recipe, error) {
 		}
 	}
 	return parseRecipe(ops, r)
+}
+
+// FieldsOp is the op that says which fields the ops behind it touch, see package prep/fields.
+const FieldsOp = "Fields"
+
+// ParseRuns is what a recipe on records does with an image: ParseFields of each run of its ops, in order. A recipe
+// without a Fields op draws as one that begins with it.
+func ParseRuns(ops []OpSpec) (out []*Recipe, err error) {
+	head := 1
+	if len(ops) > 0 && ops[0].Name == FieldsOp {
+		head = 0
+	}
+	for i := 0; i < len(ops); {
+		if ops[i].Name == FieldsOp {
+			i++
+		}
+		end := i
+		for end < len(ops) && ops[end].Name != FieldsOp {
+			end++
+		}
+		r, err := ParseFields(ops[i:end], i+1+head, i)
+		if err != nil {
+			return nil, err
+		}
+		out, i = append(out, r), end
+	}
+	return out, nil
 }
 
 // Part is some of the work of a recipe of ParseFields: image ops From up to To, then the casts behind them if Finish.
@@ -34,7 +62,8 @@ func (r *Recipe) CheckJoint(masks bool) error {
 		switch {
 		case o.kind == opRandAugment || o.kind == opTrivialAugmentWide || o.kind == opAutoAugment:
 			return opError(r.at(i), o.spec.Name, "use RandomAffine and the colour ops, or name no masks, boxes or keypoints",
-				"moves pixels of the image alone, and the record has fields that would have to move with it")
+				"moves pixels of the image alone, and the record has fields that would have to move with it; torchvision "+
+					"refuses that, too")
 		case masks && o.fill != [3]uint8{o.fill[0], o.fill[0], o.fill[0]} && o.kind != opErasePixels:
 			return opError(r.at(i), o.spec.Name, "give one number, which masks are filled with too",
 				"fills with the colour %v, and a mask has no colours", o.fill)
@@ -44,7 +73,7 @@ func (r *Recipe) CheckJoint(masks bool) error {
 }
 
 // at is the place of an op among all ops of the recipe that a client gave, about: casts may have been added.
-func (r *Recipe) at(i int) int { return max(r.first-1, 0) + i }
+func (r *Recipe) at(i int) int { return r.shown + i }
 
 // Whole is all the work of a recipe.
 func (r *Recipe) Whole() Part { return Part{0, r.imageOps, true} }

@@ -122,7 +122,7 @@ func parseRecipe(ops []OpSpec, r *Recipe) (*Recipe, error) {
 	}
 	p := parser{}
 	for i, spec := range ops {
-		if err := p.add(max(r.first-1, 0)+i, spec); err != nil { // ops are counted from 0, steps from 1
+		if err := p.add(r.shown+i, spec); err != nil {
 			return nil, err
 		}
 	}
@@ -145,7 +145,7 @@ func (p *parser) add(i int, spec OpSpec) error {
 	case "", "builtin":
 	case "python":
 		return opError(i, spec.Name, "use the built-in ops, and run Python functions on the batch after next()",
-			"ops of kind python are reserved for a later version")
+			"ops of kind python run on datasets in Python alone")
 	default:
 		return opError(i, spec.Name, "leave kind out", "the kind %s does not exist", show(spec.Kind))
 	}

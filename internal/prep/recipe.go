@@ -60,6 +60,7 @@ type Recipe struct {
 	outW     int // final width when fixed, else 0
 	outH     int
 	first    int  // number of the first op: op i draws as op first+i
+	shown    int  // and its place in the list that a client gave, for messages
 	free     bool // of the image of a record: it may keep a size of its own whatever its type
 }
 

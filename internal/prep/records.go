@@ -8,16 +8,28 @@ import (
 	"larder/internal/units"
 )
 
-// IsImageField reports whether a stored value is an image file that the schema wants decoded: bytes where it says an
-// array of uint8 with the shape [-1, -1, 3].
-func IsImageField(f *record.Field, x *record.Value) bool {
-	return x.Kind == record.Bytes && f.Kind == record.Array && f.DType == record.Uint8 && len(f.Shape) == 3 &&
+// IsImageFile reports whether values of a field may be stored as image files: it is an array of uint8 with the shape
+// [-1, -1, 3].
+func IsImageFile(f *record.Field) bool {
+	return f.Kind == record.Array && f.DType == record.Uint8 && len(f.Shape) == 3 &&
 		f.Shape[0] == record.Ragged && f.Shape[1] == record.Ragged && f.Shape[2] == 3
 }
 
-// Record makes the record that a schema describes of a stored one, whose images are files: they are decoded to RGB. The
-// result lies in memory from alloc, which is called once with its bytes, after all headers were found good; its error
-// is returned as it is. Errors about the record are faults of reason SAMPLE_BAD and name the field.
+// isMaskFile is IsImageFile for files of masks: [-1, -1].
+func isMaskFile(f *record.Field) bool {
+	return f.Kind == record.Array && f.DType == record.Uint8 && len(f.Shape) == 2 &&
+		f.Shape[0] == record.Ragged && f.Shape[1] == record.Ragged
+}
+
+// isFile reports whether a stored value is an image file that the schema wants decoded.
+func isFile(f *record.Field, x *record.Value) bool {
+	return x.Kind == record.Bytes && (IsImageFile(f) || isMaskFile(f))
+}
+
+// Record makes the record that a schema describes of a stored one, whose images are files: they are decoded to RGB, or,
+// where the schema says [-1, -1], to the numbers of a mask. The result lies in memory from alloc, which is called once
+// with its bytes, after all headers were found good; its error is returned as it is. Errors about the record are faults
+// of reason SAMPLE_BAD and name the field.
 func (w *Worker) Record(s *record.Schema, stored []byte, alloc func(n int) ([]byte, error)) ([]byte, error) {
 	defer w.trim()
 	v, headers, err := w.openRecord(s, stored)
@@ -34,7 +46,7 @@ func (w *Worker) Record(s *record.Schema, stored []byte, alloc func(n int) ([]by
 	dims := make([][]int64, v.Len())
 	for i, x := range v.All {
 		if dims[i] = x.Dims(); headers[i].format != "" {
-			dims[i] = []int64{int64(headers[i].h), int64(headers[i].w), 3}
+			dims[i] = []int64{int64(headers[i].h), int64(headers[i].w), 3}[:len(s.Fields[i].Shape)]
 		}
 	}
 	size, err := s.Size(dims)
@@ -51,9 +63,16 @@ func (w *Worker) Record(s *record.Schema, stored []byte, alloc func(n int) ([]by
 	}
 	values := s.Frame(dst, dims)
 	for i, x := range v.All {
-		if headers[i].format == "" {
+		var err error
+		switch {
+		case headers[i].format == "":
 			copy(values[i], x.Data)
-		} else if err := w.decode(headers[i], x.Data, Packed, values[i]); err != nil {
+		case isMaskFile(&s.Fields[i]):
+			err = w.decodeMask(headers[i], x.Data, values[i])
+		default:
+			err = w.decode(headers[i], x.Data, Packed, values[i])
+		}
+		if err != nil {
 			return nil, inField(s.Fields[i].Name, err)
 		}
 	}
@@ -70,7 +89,7 @@ func (w *Worker) openRecord(s *record.Schema, stored []byte) (v record.View, hea
 	}
 	for i, x := range v.All {
 		f := &s.Fields[i]
-		if !IsImageField(f, &x) {
+		if !isFile(f, &x) {
 			if err := f.Check(&x); err != nil {
 				return v, nil, badRecord("%v", err)
 			}
@@ -94,7 +113,7 @@ func (w *Worker) RecordMemory(s *record.Schema, stored []byte) int64 {
 	}
 	most := int64(0)
 	for i, x := range v.All {
-		if IsImageField(&s.Fields[i], &x) {
+		if isFile(&s.Fields[i], &x) {
 			most = max(most, w.Memory(x.Data))
 		}
 	}

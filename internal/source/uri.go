@@ -67,6 +67,16 @@ var packedHint = map[string]string{
 	"idx": "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }
 
+// MayBeRecords reports whether samples of a dataset may be records, as far as its name or uri says.
+func MayBeRecords(nameOrURI string) bool {
+	scheme, _, ok := strings.Cut(nameOrURI, ":")
+	if f, known := packed.ByScheme(scheme); ok && known {
+		_, records := f.(packed.Records)
+		return records
+	}
+	return !hasScheme(nameOrURI)
+}
+
 // parseFolder returns the absolute folder that an imagefolder uri names, or the root in a store.
 func parseFolder(uri string) (root string, err error) {
 	scheme, rest, ok := strings.Cut(uri, ":")

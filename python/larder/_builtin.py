@@ -110,6 +110,35 @@ def warn_of(found: Sequence[Step], layouts: Sequence[Sequence[FieldDict]]) -> No
                 warn(words, FieldsWarning)
 
 
+_MOVING = {"hflip", "vflip", *(op.__name__.lower() for op in _GEOMETRIC)}
+
+
+def forgotten(transform: Sequence[OpMessage], fields: Sequence[Any]) -> str:
+    """What to say of a field of stored records that looks like the mask of an image that moves; empty = nothing.
+
+    ``fields`` are those behind ``transform``, which names none.
+    """
+    names = [str(op.get("name", "")) for op in transform]
+    moved = [n for n in names if n.lower() in _MOVING]
+    if not moved or "Fields" in names:
+        return ""
+    planes: list[str] = []  # of sizes of their own, so no op has touched them
+    for f in fields:
+        shape = [int(n) for n in f.get("shape") or ()]
+        if f.get("dtype") == "uint8" and f.get("kind") == "array" and shape in ([-1, -1], [-1, -1, 3]):
+            planes.append(str(f.get("name", "")))
+    if not any(f.get("name") == "image" for f in fields):
+        images = [n for n in planes for f in fields if f.get("name") == n and len(f["shape"]) == 3]
+        planes = [n for n in planes if n not in images]
+    like = [n for n in planes if n != "image"]
+    if not like:
+        return ""
+    return (
+        f"{moved[0]} moves the pixels of the image, and field {like[0]!r}, which may be its mask, stays as it is; name "
+        f"it, ops.Fields(mask={like[0]!r}), or say that it is no mask: ops.Fields()"
+    )
+
+
 class Shapes:
     """What a run of ops makes of items of one structure, in shapes and dtypes."""
 

@@ -59,7 +59,7 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         seed: of the fixed order and of random transforms; default 0.
         subset: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md); None is every sample.
         transform: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own
-            size.
+            size. Of records, :class:`larder.ops.Fields` says which fields they touch.
         job: names the job for people, for other ranks, and for taking over after a crash; by default run id / dataset /
             ordinal of the Loader in its process.
         order: what shuffling promises: "stratified" (default; "stratified(B)" with B tiles instead of 4), "strict",

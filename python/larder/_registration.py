@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from . import _daemon, _messages, _mix, _nested
+from . import _builtin, _daemon, _messages, _mix, _nested
 from ._batches import Batches
 from ._caller import warn
 from ._messages import JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
@@ -16,6 +16,7 @@ from .errors import (
     DatasetWarning,
     DeadlineError,
     Error,
+    FieldsWarning,
     InvalidError,
     NotFoundError,
     RankHeldError,
@@ -97,6 +98,10 @@ def _shape(shared: Shared) -> None:
             f"fields= is for images, and the samples of {shared.uri!r} are records of {known:.200}", subject="fields",
             hint="name them in the uri, as in wds:DIR?fields=jpg,txt, where the format has that, or leave fields= out",
         )  # fmt: skip
+    words = _builtin.forgotten(shared.described.get("transform") or [], fields)
+    if words and shared.rank == 0 and (shared.uri, words) not in _warned:
+        _warned.add((shared.uri, words))
+        warn(words, FieldsWarning)
     structure = _nested.parse(str(schema.get("structure", "")))
     varies: dict[str, list[int]] = {}
     for name, f in zip(structure.names, fields, strict=True):

@@ -74,15 +74,17 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Fields(Op):
-    """Says which fields of a dataset in Python the ops behind it touch, until a step in Python or the next Fields.
+    """Says which fields of a record the ops behind it touch, until a step in Python or the next Fields.
 
     Ops that move pixels act on the image, its masks, boxes and keypoints together, with one draw; all others on the
     image alone. Fields that are not named pass unchanged. Without it the image is field ``image``, or the only one that
-    can be an image, and nothing else moves. The fields of a tuple are named by their place: "0", "1".
+    can be an image, and nothing else moves. The fields of a tuple are named by their place: "0", "1". Records are items
+    of datasets in Python, and samples of formats that have fields, such as ``wds:DIR?fields=jpg,cls``.
 
     Args:
         image: a uint8 array (H, W, 3).
-        mask: an array (..., H, W) of any dtype, or several; resized and rotated by the nearest pixel.
+        mask: an array (..., H, W) of any dtype, or several; resized and rotated by the nearest pixel. A PNG file of a
+            format becomes (H, W) of uint8: indices of its palette, or grey values.
         boxes: an array (..., 4) of float32, float64, int32 or int64, or several. Crops and rotations clamp them to the
             image; none is left out.
         keypoints: an array (..., 2) of x and y, dtypes as boxes, or several. They are not clamped.
@@ -556,5 +558,6 @@ def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
             f"transform: {what} cannot run in the daemon",
             reason="RECIPE_INVALID",
             subject="transform",
-            hint="use larder.ops or torchvision's classes; apply Python functions to the batches in the training loop",
+            hint="use larder.ops or torchvision's classes; apply Python functions to the batches in the training loop, "
+            "or to the items of a dataset in Python",
         )

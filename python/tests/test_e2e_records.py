@@ -126,7 +126,7 @@ def test_a_file_that_changes_is_indexed_again(real, tmp_path):
 
 def test_what_does_not_fit_is_refused_with_words(real, tmp_path):
     uri = lines(tmp_path / "a.jsonl", 10)
-    with pytest.raises(larder.InvalidError, match="whose samples are records of fields, does not work yet"):
+    with pytest.raises(larder.InvalidError, match="0 fields of the records can be its image"):
         real(uri, batch_size=2, transform=[larder.ops.HFlip()])
     with pytest.raises(larder.InvalidError, match=r"fields= is for images, and the samples of .* are records of id, v"):
         real(uri, batch_size=2, fields=("image",))

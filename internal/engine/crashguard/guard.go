@@ -37,6 +37,7 @@ type Sample struct {
 	Object ident.ObjectID
 	Path   string // for people
 	Ops    []prep.OpSpec
+	Record bool // the ops are on the images of a record
 	Key    prep.RandKey
 }
 
@@ -91,7 +92,8 @@ func (g *Guard) Locate(ctx context.Context) {
 			g.cfg.File.Settle(p)
 			continue
 		}
-		x := &suspect{piece: p, object: s.Object, path: s.Path, charge: Charge{Ops: s.Ops, Limits: g.cfg.Limits, Key: s.Key}}
+		x := &suspect{piece: p, object: s.Object, path: s.Path,
+			charge: Charge{Ops: s.Ops, Record: s.Record, Limits: g.cfg.Limits, Key: s.Key}}
 		g.mu.open[x.object] = append(g.mu.open[x.object], x)
 		g.left.Add(1)
 		found++

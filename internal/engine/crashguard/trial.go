@@ -27,6 +27,7 @@ import (
 // Charge is what stored bytes are tried for: everything that a worker may do with them.
 type Charge struct {
 	Ops    []prep.OpSpec
+	Record bool // the ops are on the images of a record
 	Limits prep.Limits
 	Key    prep.RandKey
 }
@@ -380,6 +381,10 @@ func limitMemory(image int64) {
 
 // Prepare does everything that a worker may do with stored bytes.
 func (x Charge) Prepare(enc []byte) {
+	if x.Record {
+		x.prepareRecord(enc)
+		return
+	}
 	r, err := prep.ParseRecipe(x.Ops)
 	if err != nil {
 		return
@@ -389,6 +394,37 @@ func (x Charge) Prepare(enc []byte) {
 	for _, file := range prep.Files(enc) {
 		x.prepareImage(w, r, file)
 	}
+}
+
+// prepareRecord tries each file of a record as its image: which one is that does not matter.
+func (x Charge) prepareRecord(enc []byte) {
+	whole, err := prep.ParseRecipe(nil)
+	runs, errOfRuns := prep.ParseRuns(x.Ops)
+	if err != nil || errOfRuns != nil {
+		return
+	}
+	w := prep.NewWorker(x.Limits)
+	defer w.Close()
+	for _, file := range prep.Files(enc) {
+		img, err := w.Decode(whole, file, func(n int) ([]byte, error) { return make([]byte, n), nil })
+		for i := 0; err == nil && i < len(runs); i++ {
+			img, err = x.run(w, runs[i], img)
+		}
+	}
+}
+
+// run is the image behind the ops of a run; what is no image any more ends the work.
+func (x Charge) run(w *prep.Worker, r *prep.Recipe, img prep.Image) (prep.Image, error) {
+	width, height, n, err := w.FieldSize(r, r.Whole(), x.Key, img.W, img.H)
+	if err != nil {
+		return img, err
+	}
+	dst := make([]byte, n)
+	err = w.FieldInto(r, r.Whole(), img, x.Key, dst)
+	if err == nil && n != 3*width*height {
+		err = errors.New("the image is cast")
+	}
+	return prep.Image{Pix: dst, W: width, H: height, C: 3}, err
 }
 
 func (x Charge) prepareImage(w *prep.Worker, r *prep.Recipe, enc []byte) {

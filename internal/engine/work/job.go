@@ -24,7 +24,7 @@ func (j *Job) ByClients() bool { return j.Made != nil && !j.Made.Stored }
 // Made is what is known of samples that are records, which worker processes of clients make, or which are read. Steps
 // are counted from 0, the item of the dataset; step i is the i-th op of the recipe.
 type Made struct {
-	Stored  bool   // they are read from files and prepared by the workers of this package
+	Stored  bool   // they are read from files, and the workers of this package do all steps
 	Steps   uint32 // of the whole recipe, the item among them
 	Cut     uint32 // steps before it make the decoded form; 0 = that is the sample's number alone
 	Item    record.Schema
@@ -58,6 +58,12 @@ func (m *Made) Next(first, last uint32) (to uint32, runs []Run) {
 		to = runs[len(runs)-1].Last
 	}
 	return to, runs
+}
+
+// Prefix is the built-in ops by which the decoded form is made of the item of a record that is Stored.
+func (m *Made) Prefix() []Run {
+	_, runs := m.Next(1, m.Cut)
+	return runs
 }
 
 // Suffix is the built-in ops by which rows are made of the decoded form; nil = there are others, or none.

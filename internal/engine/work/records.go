@@ -67,23 +67,50 @@ func (w *worker) runOps(runs []Run, blob []byte, key prep.RandKey, alloc allocat
 	return blob, nil
 }
 
-// prepareRecord makes the record of a sample of its stored form.
+// prepareRecord makes the decoded form of a record of its stored one.
 func (w *worker) prepareRecord(
 	t task, x *coordinator.Prepare, enc []byte, ev coordinator.Prepared,
 ) coordinator.Prepared {
-	schema := &t.job.Made.Out
-	leave := w.p.heavy.enter(w.prep.RecordMemory(schema, enc))
-	defer leave()
 	if x.Into != nil {
 		return w.recordInPlace(t, x.Into, enc, ev)
 	}
 	w.begin(t.job, Decode)
 	kept, img, err := w.make(t, x.Key, x.Keep, func(alloc allocator) (prep.Image, error) {
-		b, err := w.prep.Record(schema, enc, alloc)
+		b, err := w.storedRecord(t.job.Made, enc, alloc)
 		return prep.Image{Pix: b}, err
 	})
 	w.end(err)
 	return w.finish(ev, kept, img, err)
+}
+
+// storedRecord makes the decoded form: it decodes the images of a stored record, and runs the ops before the cut. The
+// result lies in memory from alloc, which is called once.
+func (w *worker) storedRecord(m *Made, enc []byte, alloc allocator) ([]byte, error) {
+	prefix := m.Prefix()
+	if len(prefix) == 0 {
+		return w.item(m, enc, alloc)
+	}
+	var item []byte
+	defer func() {
+		if item != nil {
+			w.p.free(item)
+		}
+	}()
+	b, err := w.item(m, enc, func(n int) ([]byte, error) {
+		item = w.p.scratch(n)
+		return item, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w.runOps(prefix, b, prep.RandKey{}, alloc) // they draw nothing
+}
+
+// item decodes the images of a stored record.
+func (w *worker) item(m *Made, enc []byte, alloc allocator) ([]byte, error) {
+	leave := w.p.heavy.enter(w.prep.RecordMemory(&m.Item, enc))
+	defer leave()
+	return w.prep.Record(&m.Item, enc, alloc)
 }
 
 // recordInPlace writes a record straight into the only row that needs it. Now and then its steps are measured, because
@@ -94,51 +121,53 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 	if row != nil { // nil: the client is gone, but the coordinator still asks what became of the object
 		defer row.Release()
 	}
-	var buf []byte
+	var bufs [][]byte
 	defer func() {
-		if buf != nil {
-			w.p.free(buf)
+		for _, b := range bufs {
+			w.p.free(b)
 		}
 	}()
-	made := func() (v record.View, err error) {
-		b, err := w.prep.Record(&j.Made.Out, enc, func(n int) ([]byte, error) {
-			buf = w.p.scratch(n)
-			return buf, nil
-		})
-		if err == nil {
-			v, err = record.Open(b)
-		}
-		return v, err
+	alloc := func(n int) ([]byte, error) {
+		b := w.p.scratch(n)
+		bufs = append(bufs, b)
+		return b, nil
 	}
-	put := func(v record.View) error {
-		if row == nil {
-			return nil
-		}
-		return PutRecord(row, x, j, v)
-	}
-	var v record.View
-	var err error
+	first := InPlace
 	if w.p.cfg.Meters.due(j.RecipeKey()) {
-		w.begin(j, Decode)
-		v, err = made()
-		if w.end(err); err == nil {
-			w.begin(j, Augment)
-			err = put(v)
-			w.end(err)
-		}
-	} else {
-		w.begin(j, InPlace)
-		if v, err = made(); err == nil {
-			err = put(v)
-		}
-		w.end(err)
+		first = Decode
 	}
-	if err != nil {
+	w.begin(j, first)
+	decoded, err := w.storedRecord(j.Made, enc, alloc)
+	if err == nil && first == Decode {
+		w.end(nil)
+		w.begin(j, Augment)
+	}
+	if err == nil {
+		err = w.putStored(row, x, j, decoded, alloc)
+	}
+	if w.end(err); err != nil {
 		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
 		return ev
 	}
-	ev.Bytes = int64(len(v.Bytes()))
+	ev.Bytes = int64(len(decoded))
+	if j.Recipe.Random() {
+		ev.Augments = 1
+	}
 	return ev
+}
+
+// putStored runs the ops behind the cut on the decoded form, and writes the row; row may be nil.
+func (w *worker) putStored(row *ring.Ring, x *coordinator.Fill, j *Job, blob []byte, alloc allocator) (err error) {
+	if suffix := j.Made.Suffix(); suffix != nil {
+		if blob, err = w.runOps(suffix, blob, j.key(x.Object, x.Seed, x.Instance), alloc); err != nil {
+			return err
+		}
+	}
+	v, err := record.Open(blob)
+	if err != nil || row == nil {
+		return err
+	}
+	return PutRecord(row, x, j, v)
 }
 
 // augmentRecord runs the built-in ops of a suffix once for a share group.
@@ -222,7 +251,9 @@ func (w *worker) fillRecord(t task, x *coordinator.Fill, ev coordinator.Filled) 
 		key := j.key(x.Object, x.Seed, x.Instance)
 		if blob, err = w.runOps(j.Made.Suffix(), blob, key, w.scratch); err == nil {
 			defer w.p.free(blob)
-			ev.Augments = 1
+			if j.Recipe.Random() {
+				ev.Augments = 1
+			}
 		}
 	}
 	v := record.View{}

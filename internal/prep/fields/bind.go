@@ -16,7 +16,7 @@ import (
 )
 
 // OpName is the op that says which fields the ops behind it touch.
-const OpName = "Fields"
+const OpName = prep.FieldsOp
 
 // Format is how four numbers are a box.
 type Format string

@@ -259,6 +259,69 @@ func TestRecipesThatDoNotFit(t *testing.T) {
 	}
 }
 
+// TestRunsOfARecipe: prep splits a recipe as this package does, and its ops draw by the same numbers.
+func TestRunsOfARecipe(t *testing.T) {
+	named := op(OpName, "image", "image")
+	for _, specs := range [][]prep.OpSpec{{}, {op("HFlip")}, {named, op("HFlip")},
+		{op("HFlip"), op("VFlip"), named, op("HFlip"), op("Resize", "size", 9.0)},
+		{named, op("HFlip"), named, op("VFlip"), named, op("HFlip"), op("ToTensor")}} {
+		runs, err := prep.ParseRuns(specs)
+		if err != nil || Check(specs) != nil {
+			t.Fatal(err, Check(specs))
+		}
+		parts := Parts(Begun(specs))
+		if len(runs) != len(parts) {
+			t.Fatalf("%v: %d runs, want %d", specs, len(runs), len(parts))
+		}
+		for i, p := range parts {
+			o, err := Parse(p.Specs, p.First, &samples)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := runs[i].Describe(runs[i].Whole()), o.Recipe().Describe(o.Whole()); a != b {
+				t.Errorf("%v, run %d: %q, want %q", specs, i, a, b)
+			}
+		}
+	}
+	for _, specs := range [][]prep.OpSpec{{named}, {named, named, op("HFlip")}, {op("HFlop")}, {op("HFlip"), named}} {
+		if err := Check(specs); !errs.Is(err, errs.RecipeInvalid) {
+			t.Errorf("%v: %v", specs, err)
+		}
+	}
+}
+
+// TestNoBoxes: boxes of an image without any are [0, 4] behind ops, also where the format says [0, 0].
+func TestNoBoxes(t *testing.T) {
+	in := record.Schema{Fields: []record.Field{array("image", record.Uint8, any1, any1, 3),
+		array("boxes", record.Float32, any1, any1)}}
+	o, err := Parse([]prep.OpSpec{op(OpName, "boxes", "boxes"), op("CenterCrop", "size", 4.0)}, 1, &in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := o.Stage(o.Whole())
+	for _, dims := range [][]int64{{0, 0}, {0, 4}, {0, 7}, {3, 0}} {
+		b, err := record.Encode(&in, []record.Content{{Dims: []int64{5, 6, 3}, Data: make([]byte, 90)}, {Dims: dims}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, _ := record.Open(b)
+		made, err := NewWorker(prep.NewWorker(prep.Limits{})).Run(s, v, prep.RandKey{}, heap)
+		if dims[0] > 0 {
+			if !errs.Is(err, errs.SampleBad) {
+				t.Errorf("%v: %v", dims, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := s.Out()
+		if got := values(t, &out, made)[1].Dims(); got[0] != 0 || got[1] != 4 {
+			t.Errorf("%v: %v", dims, got)
+		}
+	}
+}
+
 // TestSchemaBehindOps: sizes are known where an op fixes them, dtypes and layouts follow the casts.
 func TestSchemaBehindOps(t *testing.T) {
 	in := record.Schema{Fields: []record.Field{array("image", record.Uint8, 60, 50, 3),

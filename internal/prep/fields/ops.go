@@ -21,18 +21,9 @@ type Ops struct {
 // must say what they look like. first is the number of the first op among the steps of the whole recipe. Errors are of
 // reason RECIPE_INVALID and name the op and the field.
 func Parse(specs []prep.OpSpec, first int, in *record.Schema) (*Ops, error) {
-	n := names{format: XYXY}
-	ops := specs
-	if len(specs) > 0 && specs[0].Name == OpName {
-		var err error
-		if n, err = parseNames(max(first-1, 0), specs[0]); err != nil {
-			return nil, err
-		}
-		ops = specs[1:]
-	}
-	if len(ops) == 0 {
-		return nil, errs.New(errs.RecipeInvalid, "transform", "put ops behind it, or leave it out",
-			"op %d, %s: no op comes behind it", max(first-1, 0), OpName)
+	n, ops, r, err := parseRun(specs, first)
+	if err != nil {
+		return nil, err
 	}
 	if in == nil {
 		in = n.schema
@@ -41,10 +32,6 @@ func Parse(specs []prep.OpSpec, first int, in *record.Schema) (*Ops, error) {
 		return nil, errs.New(errs.RecipeInvalid, "transform", "put "+OpName+"(record=[…]) before it, with their fields",
 			"op %d, %s: it comes behind a step in Python, and nothing says what records look like there", max(first-1, 0),
 			ops[0].Name)
-	}
-	r, err := prep.ParseFields(ops, first+len(specs)-len(ops))
-	if err != nil {
-		return nil, err
 	}
 	b, err := bind(&n, in, ops[0].Name)
 	if err != nil {
@@ -60,6 +47,26 @@ func Parse(specs []prep.OpSpec, first int, in *record.Schema) (*Ops, error) {
 		o.names = append(o.names, in.Fields[i].Name)
 	}
 	return o, nil
+}
+
+// parseRun is what of Parse needs no schema. ops are those behind the Fields op.
+func parseRun(specs []prep.OpSpec, first int) (n names, ops []prep.OpSpec, r *prep.Recipe, err error) {
+	n.format, ops = XYXY, specs
+	shown := max(first-1, 0) // ops are counted from 0, steps from 1
+	if len(specs) > 0 && specs[0].Name == OpName {
+		if n, err = parseNames(shown, specs[0]); err != nil {
+			return n, nil, nil, err
+		}
+		if ops = specs[1:]; specs[0].Kind != Added {
+			shown++
+		}
+	}
+	if len(ops) == 0 {
+		return n, nil, nil, errs.New(errs.RecipeInvalid, "transform", "put ops behind it, or leave it out",
+			"op %d, %s: no op comes behind it", max(first-1, 0), OpName)
+	}
+	r, err = prep.ParseFields(ops, first+len(specs)-len(ops), shown)
+	return n, ops, r, err
 }
 
 // Whole is all the work of the run.

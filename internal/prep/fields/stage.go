@@ -116,7 +116,11 @@ func (w *Worker) open(o *Ops, v record.View) (height, width int, err error) {
 		last   int64
 	}{{o.bound.boxes, 4}, {o.bound.keypoints, 2}} {
 		for _, i := range g.fields {
-			if d := w.dims[i]; d[len(d)-1] != g.last {
+			d := w.dims[i]
+			if n := len(d) - 1; slices.Contains(d[:n], 0) { // formats of nested lists do not know the last one of none
+				d[n] = g.last
+			}
+			if d[len(d)-1] != g.last {
 				return 0, 0, bad("field %s: shape %v, and its last dimension must be %d", o.names[i], d, g.last)
 			}
 		}

@@ -89,9 +89,12 @@ var short = map[record.DType]string{record.Uint8: "u8", record.Float32: "f32", r
 func draws(r *prep.Recipe, key prep.RandKey, w, h int) []map[string]any {
 	var out []map[string]any
 	specs := r.Ops()
-	for i := range r.ImageOps() {
+	for i := range specs {
 		p := r.Params(i, key, w, h)
 		out = append(out, map[string]any{"name": specs[i].Name, "args": specs[i].Args, "params": p})
+		if i >= r.ImageOps() {
+			continue
+		}
 		for _, m := range r.Moves(nil, prep.Part{From: i, To: i + 1}, key, w, h) {
 			w, h = m.NewW, m.NewH
 		}
@@ -244,5 +247,12 @@ func jointRecipes() [][]prep.OpSpec {
 		{op("RandomAffine", "degrees", 30.0, "translate", []any{0.2, 0.3}, "scale", []any{0.5, 1.5}, "shear",
 			[]any{-10.0, 10.0, -5.0, 5.0})},
 		{op("CenterCrop", "size", 33.0), op("RandomAffine", "degrees", 0.0, "translate", []any{0.3, 0.3}, "fill", 200.0)},
+		{op("ColorJitter", "brightness", 0.4, "contrast", 0.4, "saturation", 0.4, "hue", 0.2)},
+		{op("HFlip"), op("GaussianBlur", "kernel_size", 3.0)}, {op("VFlip"), op("RandomAutocontrast")},
+		{op("RandomEqualize")}, {op("RandomInvert")}, {op("RandomSolarize", "threshold", 100.0)},
+		{op("RandomPosterize", "bits", 3.0)}, {op("RandomAdjustSharpness", "sharpness_factor", 2.0)},
+		{op("HFlip"), op("Grayscale")}, {op("VFlip"), op("RandomErasing", "p", always, "value", []any{7.0, 80.0, 255.0})},
+		{op("RandomResizedCrop", "size", 24.0), op("ToTensor"), op("RandomErasing", "value", 0.25)},
+		{op("Resize", "size", 20.0), op("HFlip"), op("Normalize", "mean", "imagenet")},
 	}
 }

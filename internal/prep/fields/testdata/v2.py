@@ -201,7 +201,20 @@ def kernel(t, name, p, args):
     if name == "RandomAffine":
         return V2.affine(t, p["angle"], [p["translate_x"], p["translate_y"]], p["scale"], [p["shear_x"], p["shear_y"]],
                          center=args["center"])  # fmt: skip
+    for functional in COLOURS[name]:  # as a transform calls it: what has no kernel passes
+        get = importlib.import_module("torchvision.transforms.v2.functional._utils")._get_kernel
+        if get(getattr(V2, functional), type(t), allow_passthrough=True)(t) is not t:
+            raise ValueError(f"{functional} changes a {type(t).__name__}")
     return t
+
+
+COLOURS = {
+    "ColorJitter": ["adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue"],
+    "GaussianBlur": ["gaussian_blur"], "Grayscale": ["rgb_to_grayscale"], "RandomAutocontrast": ["autocontrast"],
+    "RandomEqualize": ["equalize"], "RandomInvert": ["invert"], "RandomSolarize": ["solarize"],
+    "RandomPosterize": ["posterize"], "RandomAdjustSharpness": ["adjust_sharpness"], "RandomErasing": ["erase"],
+    "Normalize": ["normalize"], "ToDtype": [],
+}  # fmt: skip
 
 
 def sizes(args):
@@ -234,9 +247,43 @@ def picture(img, name, p, args, interpolation, fill):
             if names[k] in p:
                 img = do[k](img, p[names[k]])
         return img
+    if name in CHANCE:
+        return CHANCE[name](img, args) if p["apply"] else img
+    if name == "GaussianBlur":
+        return PF.gaussian_blur(img, [int(n) for n in args["kernel_size"]], [p["sigma"]] * 2)
+    if name == "Grayscale":
+        return PF.to_grayscale(img, int(args["num_output_channels"]))
+    if name == "RandomErasing":
+        return erased(img, p, args)
+    if name == "Normalize":
+        return PF.normalize(img, args["mean"], args["std"])
     if name == "ToDtype":
-        return img
+        return PF.to_tensor(img) if args["dtype"] == "float32" else img
     raise ValueError(name)
+
+
+CHANCE = {
+    "RandomAutocontrast": lambda img, a: PF.autocontrast(img),
+    "RandomEqualize": lambda img, a: PF.equalize(img),
+    "RandomInvert": lambda img, a: PF.invert(img),
+    "RandomSolarize": lambda img, a: PF.solarize(img, a["threshold"]),
+    "RandomPosterize": lambda img, a: PF.posterize(img, int(a["bits"])),
+    "RandomAdjustSharpness": lambda img, a: PF.adjust_sharpness(img, a["sharpness_factor"]),
+}
+
+
+def erased(img, p, args):
+    """RandomErasing of a tensor or, as v2 has it, of a PIL image."""
+    if not p["apply"]:
+        return img
+    t = img if isinstance(img, torch.Tensor) else PF.pil_to_tensor(img)
+    t = PF.erase(t, p["top"], p["left"], p["height"], p["width"], torch.tensor(args["value"])[:, None, None])
+    return t if isinstance(img, torch.Tensor) else Image.fromarray(t.permute(1, 2, 0).numpy())
+
+
+def size_of(img):
+    """(height, width) of a PIL image or a tensor."""
+    return tuple(img.shape[-2:]) if isinstance(img, torch.Tensor) else (img.height, img.width)
 
 
 def mask_of(mask, name, p, args):
@@ -277,10 +324,10 @@ def run(case):
     boxes, points = (torch.from_numpy(array(case, k).copy()) for k in ("boxes", "points"))
     for op in case["ops"]:
         name, p, args = op["name"], op["params"], op["args"]
-        size = (img.height, img.width)
+        size = size_of(img)
         fill = tuple(int(n) for n in args["fill"]) if "fill" in args else 0
         after = picture(img, name, p, args, args.get("interpolation", "nearest"), fill)
-        new = (after.height, after.width)
+        new = size_of(after)
         boxes = numbers(boxes, case["format"], size, name, p, args, new)
         points = numbers(points, "points", size, name, p, args, new)
         mask = mask_of(mask, name, p, args)
