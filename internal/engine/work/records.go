@@ -134,8 +134,7 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 		w.end(err)
 	}
 	if err != nil {
-		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
-		return ev
+		return failed(ev, err)
 	}
 	ev.Bytes = int64(len(v.Bytes()))
 	return ev
