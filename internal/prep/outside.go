@@ -33,7 +33,7 @@ func (x *Want) Whole() bool { return x.Part == Area{} }
 // the image must be decoded whole.
 func (x *Want) Fits(got Area, n int) bool {
 	if x.Whole() {
-		return got == Area{W: x.W, H: x.H}
+		return got == Area{W: x.W, H: x.H} && x.As.Bytes(x.W, x.H) <= n
 	}
 	if got == (Area{}) {
 		return true
