@@ -67,7 +67,7 @@ func TestDecodersAreKilled(t *testing.T) {
 	eventually(t, "the processes end with the daemon", func() bool {
 		return !slices.ContainsFunc(left, func(pid int) bool {
 			about, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			return err == nil && strings.Contains(string(about), "decode-worker")
+			return err == nil && strings.Contains(string(about), "decode-images")
 		})
 	})
 }

@@ -6,14 +6,14 @@ import (
 	"larder/internal/prep/sandbox"
 )
 
-func init() { extraCommands = append(extraCommands, newDecodeWorker) }
+func init() { extraCommands = append(extraCommands, newDecode) }
 
 // decodeCommand has this program decode images in a process of its own.
-var decodeCommand = []string{"/proc/self/exe", "decode-worker"}
+var decodeCommand = []string{"/proc/self/exe", "decode-images"}
 
-func newDecodeWorker() *cobra.Command {
+func newDecode() *cobra.Command {
 	return &cobra.Command{
-		Use:    "decode-worker",
+		Use:    "decode-images",
 		Short:  "Decode images in a guarded process, for the daemon",
 		Args:   noArgs,
 		Hidden: true,
