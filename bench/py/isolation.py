@@ -56,8 +56,8 @@ def run(binary: str, settings: list[str], args: argparse.Namespace) -> tuple[flo
     with tempfile.TemporaryDirectory(prefix="iso") as folder:
         socket = folder + "/s"
         command = [binary, "serve", "--socket", socket]
-        fixed = ["state.dir=none", "tiers.encoded=0", "tiers.decoded=0", "tiers.augmented=0", f"prep.workers={args.workers}"]
-        for setting in fixed + settings:
+        fixed = ["state.dir=none", "tiers.encoded=0", "tiers.decoded=0", "tiers.augmented=0"]
+        for setting in [*fixed, f"prep.workers={args.workers}", *settings]:
             command += ["--set", setting]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as daemon:
             assert daemon.stdout is not None

@@ -23,7 +23,7 @@ func (d *daemon) decoders() (pids []int) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.cmd.Process.Pid))
 	for _, name := range lists {
 		b, _ := os.ReadFile(name) // a thread may end
-		for _, word := range strings.Fields(string(b)) {
+		for word := range strings.FieldsSeq(string(b)) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				pids = append(pids, pid)
 			}
@@ -32,8 +32,8 @@ func (d *daemon) decoders() (pids []int) {
 	return pids
 }
 
-// TestDecodersAreKilled: SIGKILL at random moments to the processes that decode, while four jobs train. The daemon lives,
-// the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: nothing is left of them.
+// TestDecodersAreKilled: SIGKILL at random moments to the processes that decode, while four jobs train. The daemon
+// lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: nothing is left of them.
 // LARDER_KILLS is how many.
 func TestDecodersAreKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 20)

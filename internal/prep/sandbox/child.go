@@ -160,7 +160,7 @@ func cpuLimit(l prep.Limits) time.Duration {
 }
 
 // ask has the child decode. The error is about the image. With a fault the child is gone, and says nothing about it.
-func (c *child) ask(enc []byte, want prep.Want, dst []byte) (got prep.Area, err error, f *fault) {
+func (c *child) ask(enc []byte, want prep.Want, dst []byte) (got prep.Area, f *fault, err error) {
 	c.seq++
 	r := request{seq: c.seq, stored: int64(len(enc)), pixels: int64(len(dst)), want: want}
 	at := pixelsAt(r.stored)
@@ -168,18 +168,18 @@ func (c *child) ask(enc []byte, want prep.Want, dst []byte) (got prep.Area, err 
 	copy(memory, enc)
 	_ = c.link.SetWriteDeadline(time.Now().Add(time.Minute)) // the socket has room for a request
 	if _, err := c.link.Write(r.append(c.out[:0])); err != nil {
-		return got, nil, c.died()
+		return got, c.died(), nil
 	}
 	n, f := c.wait()
 	if f != nil {
-		return got, nil, f
+		return got, f, nil
 	}
 	a, lie := parseAnswer(c.in[:n], &r)
 	switch {
 	case lie != nil:
-		return got, nil, c.kill(lie.Error())
+		return got, c.kill(lie.Error()), nil
 	case a.bad != nil:
-		return got, a.bad.Err(), nil
+		return got, nil, a.bad.Err()
 	}
 	copy(dst, memory[at:][:want.Bytes(a.got)])
 	if used := at + r.pixels; used > keepShared {

@@ -1,4 +1,5 @@
-// Package sandbox decodes images in processes of their own, so that a memory error in a decoder cannot touch the daemon.
+// Package sandbox decodes images in processes of their own, so that a memory error in a decoder cannot touch the
+// daemon.
 //
 // A [Pool] is a prep.Outside: workers of the daemon ask it for pixels. Each of its children runs [Serve]:
 //

@@ -113,7 +113,7 @@ func TestEqual(t *testing.T) {
 				} {
 					each(func(w *prep.Worker) ([]byte, error) {
 						img, err := decode(w)
-						return append(img.Pix[:len(img.Pix):len(img.Pix)], byte(img.W), byte(img.H), byte(img.Planes)), err
+						return append(slices.Clip(img.Pix), byte(img.W), byte(img.H), byte(img.Planes)), err
 					})
 				}
 				if r.Output().Ragged {

@@ -26,10 +26,11 @@ func guard(x *setup) (s State) {
 		}
 		s.In = append(s.In, what)
 	}
-	time.AfterFunc(time.Hour, func() {}).Stop()                                        // the runtime opens what its timers need
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)                    // rather this process than the daemon
-	closing := closeOthers()                                                           // while /proc can be read
-	bound, size := errors.Join(limitMemory(x.Limits), limitRest()), memoryOf(x.Limits) // both are of this process alone
+	time.AfterFunc(time.Hour, func() {}).Stop() // the runtime opens what its timers need
+	// rather this process than the daemon
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	closing := closeOthers() // while /proc can be read
+	bound, size := errors.Join(limitMemory(x.Limits), limitRest()), memoryOf(x.Limits)
 	if x.Drop {
 		give("user "+strconv.Itoa(User), dropUser())
 	} else {

@@ -56,8 +56,8 @@ type Pool struct {
 	freed *sync.Cond // a child is idle, or there may be another one
 }
 
-// Open starts the first child, so that an error says early what is wrong, and what is not in force is in the log. Others
-// start when they are needed.
+// Open starts the first child, so that an error says early what is wrong, and what is not in force is in the log. The
+// others start when they are needed.
 func Open(cfg Config) (*Pool, error) {
 	if len(cfg.Command) == 0 {
 		return nil, errs.New(errs.ConfigInvalid, "prep.isolation", "start the daemon with larder serve, or leave it at none",
@@ -132,7 +132,7 @@ func (p *Pool) Pixels(enc []byte, want prep.Want, dst []byte) (prep.Area, error)
 			return prep.Area{}, errs.New(errs.SampleBad, "", "replace the file, or raise prep.max_memory",
 				"the image of %d stored bytes and %d decoded ones is too large for a process that decodes", len(enc), len(dst))
 		}
-		got, err, f := c.ask(enc, want, dst)
+		got, f, err := c.ask(enc, want, dst)
 		if f == nil {
 			p.put(c)
 			return got, err

@@ -9,7 +9,6 @@ import (
 	"image/jpeg"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -27,6 +26,7 @@ import (
 
 	"larder/internal/prep"
 	"larder/internal/proc"
+	"larder/internal/xrand"
 )
 
 // childEnv makes this test binary a child. It decodes as Serve does, unless the image holds a word of misbehave.
@@ -166,7 +166,7 @@ func lie(a answer) {
 func newPool(t testing.TB, children int, l prep.Limits) *Pool {
 	t.Helper()
 	p, err := Open(Config{Children: children, Command: []string{"/proc/self/exe"}, Env: []string{childEnv + "=1"},
-		Limits: l, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Limits: l, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func children(t testing.TB) (pids []int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, name := range lists {
 		b, _ := os.ReadFile(name) // a thread may end
-		for _, word := range strings.Fields(string(b)) {
+		for word := range strings.FieldsSeq(string(b)) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				pids = append(pids, pid)
 			}
@@ -311,6 +311,7 @@ func TestKilledAtRandom(t *testing.T) {
 	var decoding, killing sync.WaitGroup
 	done := make(chan struct{})
 	var killed atomic.Int32
+	r := xrand.New(1)
 	killing.Go(func() {
 		for {
 			select {
@@ -318,7 +319,7 @@ func TestKilledAtRandom(t *testing.T) {
 				return
 			case <-time.After(30 * time.Millisecond):
 				if pids := children(t); len(pids) > 0 {
-					_ = unix.Kill(pids[rand.IntN(len(pids))], unix.SIGKILL)
+					_ = unix.Kill(pids[r.IntN(len(pids))], unix.SIGKILL)
 					killed.Add(1)
 				}
 			}

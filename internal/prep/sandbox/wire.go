@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -173,7 +174,7 @@ type State struct {
 
 // equal reports whether both say the same.
 func (s *State) equal(o *State) bool {
-	return strings.Join(s.In, "\n") == strings.Join(o.In, "\n") && strings.Join(s.Lacks, "\n") == strings.Join(o.Lacks, "\n")
+	return slices.Equal(s.In, o.In) && slices.Equal(s.Lacks, o.Lacks)
 }
 
 // String is one line for people.

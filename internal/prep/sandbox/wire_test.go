@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"unicode"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/prep"
+	"larder/internal/xrand"
 )
 
 // FuzzAnswer: whatever a child answers, the daemon takes nothing that does not fit what it asked for, copies no more
@@ -127,11 +127,11 @@ func TestFilter(t *testing.T) {
 		}
 		return unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	}
-	r := rand.New(rand.NewPCG(1, 2))
+	r := xrand.New(1)
 	values := []uint64{0, 1, unix.PROT_EXEC, unix.PROT_READ | unix.PROT_WRITE, unix.CLONE_THREAD, pid, 1 << 32, 7}
 	for call := range uint32(1200) {
 		if call >= 600 {
-			call = r.Uint32()
+			call = uint32(r.Uint64())
 		}
 		for range 40 {
 			var args [6]uint64
