@@ -33,7 +33,7 @@ func (d *daemon) decoders() (pids []int) {
 }
 
 // TestDecodersAreKilled: SIGKILL at random moments to the processes that decode, while four jobs train. The daemon
-// lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: nothing is left of them.
+// lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: none of them is left.
 // LARDER_KILLS is how many.
 func TestDecodersAreKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 20)
