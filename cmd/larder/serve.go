@@ -109,5 +109,6 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 
 // daemonOptions are those of every daemon that this program opens.
 func daemonOptions(cfg *config.Config, log *slog.Logger, level *slog.LevelVar) daemon.Options {
-	return daemon.Options{Config: cfg, Log: log, Level: level, Version: version, Trial: tryCommand}
+	return daemon.Options{Config: cfg, Log: log, Level: level, Version: version, Trial: tryCommand,
+		Decode: decodeCommand}
 }

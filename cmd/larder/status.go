@@ -136,6 +136,9 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", units.Size(r.GetTiersUsed()),
 		units.Size(r.GetTiersTotal()),
 		units.Size(r.GetRingsUsed()), units.Size(r.GetRssBytes()), units.Size(r.GetMemoryLimit())))
+	if s := r.GetDecoding(); s != "" {
+		row(t, "images decoded", printable(s))
+	}
 	if r.GetWithheld() {
 		return
 	}

@@ -69,7 +69,9 @@ var allowed = map[string][]string{
 	"larder/internal/journal": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
 	"larder/internal/proc": {},
-	"larder/internal/engine/crashguard": {"larder/internal/ident",
+	"larder/internal/prep/sandbox": {"larder/internal/errs", "larder/internal/prep", "larder/internal/proc",
+		"larder/internal/shm", "larder/internal/units"}, // it knows no jobs, datasets or tiers
+	"larder/internal/engine/crashguard": {"larder/internal/ident", "larder/internal/proc",
 		"larder/internal/prep"}, // it knows no jobs, journals or coordinator
 	"larder/internal/engine/record": {"larder/internal/coordinator", "larder/internal/errs", "larder/internal/ident",
 		"larder/internal/journal", "larder/proto/larder/v1"},

@@ -74,6 +74,7 @@ type Prep struct {
 	// DecodeTimeout is the processor time that decoding one image may take; 0 = any.
 	DecodeTimeout time.Duration
 	OnCorrupt     string // JPEG images that libjpeg warns about: error | skip | accept
+	Isolation     string // where images are decoded: none = in the daemon, process = in guarded processes
 }
 
 // Workers bounds worker processes of clients, which make samples of Python datasets.
@@ -146,7 +147,7 @@ func Default() *Config {
 			VerifyEvery: 64, Model: "bottleneck", Fairness: 1,
 		},
 		Prep: Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second,
-			OnCorrupt: "accept"},
+			OnCorrupt: "accept", Isolation: "none"},
 		Workers: Workers{Window: 2, MaxRecord: Auto},
 		Source:  Source{IndexDir: "auto"},
 		State:   State{Dir: "auto"},

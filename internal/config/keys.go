@@ -158,6 +158,10 @@ var keys = []Key{
 		Doc: "what becomes of JPEG images that libjpeg warns about: " +
 			"error = a bad sample, skip = left out silently, accept = decoded as far as possible",
 		value: textOf(func(c *Config) *string { return &c.Prep.OnCorrupt }, oneOf("an answer", "error", "skip", "accept"))},
+	{Name: "prep.isolation", Kind: "none | process", Apply: Restart, See: "security.md#decoders-in-processes-of-their-own",
+		Doc: "where images are decoded: none = in the daemon, process = in guarded processes of their own, " +
+			"as many as prep.workers",
+		value: textOf(func(c *Config) *string { return &c.Prep.Isolation }, oneOf("an isolation", "none", "process"))},
 	{Name: "workers.window", Kind: "number", Apply: Restart, See: "protocol.md#workers",
 		Doc:   "samples that a worker process of a client may have at once; quick ones are given up to 64 at a time",
 		value: intOf(func(c *Config) *int { return &c.Workers.Window }, 1, 64)},

@@ -148,6 +148,10 @@ const minMemory = 64 << 20
 // (docs/architecture.md), at 1 MiB each; a photograph of ImageNet has half of that.
 const perWorker = 8 << 20
 
+// perChild is what a worker takes beside that with prep.isolation process: a process that decodes, of which half is
+// measured (docs/measurements/isolation.md), and photographs on their way to and from it.
+const perChild = 16 << 20
+
 // leastImage is what one image may take on the smallest machine, unless the configuration says less: a photograph of 20
 // million pixels.
 const leastImage = 64 << 20
@@ -275,10 +279,14 @@ func (r *Resolved) limit(c *Config, m Machine) error {
 // need if that is more, for the heap, indexes and samples in work.
 func (r *Resolved) workers(c *Config, m Machine) error {
 	r.Workers = c.Prep.Workers
-	if r.Workers == 0 { // as many as an eighth of the limit has room for
-		r.Workers = int(max(1, min(int64(m.CPUs), r.Memory/8/perWorker)))
+	each := int64(perWorker)
+	if c.Prep.Isolation == "process" {
+		each += perChild
 	}
-	r.Own = max(r.Memory/8, int64(r.Workers)*perWorker)
+	if r.Workers == 0 { // as many as an eighth of the limit has room for
+		r.Workers = int(max(1, min(int64(m.CPUs), r.Memory/8/each)))
+	}
+	r.Own = max(r.Memory/8, int64(r.Workers)*each)
 	r.MaxMemory = c.Prep.MaxMemory.Of(r.Machine)
 	r.MaxRecord = c.Workers.MaxRecord.Of(r.Machine)
 	if c.Workers.MaxRecord.IsAuto() {

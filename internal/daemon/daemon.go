@@ -35,6 +35,8 @@ type Options struct {
 	// Trial is a command that runs crashguard.Try on its standard input and output. The engine has it prepare images that
 	// may have crashed an earlier daemon, in a process of its own. Empty: such images are not tried.
 	Trial []string
+	// Decode is a command that runs sandbox.Serve, for prep.isolation process. Empty: that is refused.
+	Decode []string
 }
 
 // Daemon serves one Unix socket, and TCP and HTTP where the configuration says so. Its methods are safe for
@@ -157,7 +159,8 @@ func (d *Daemon) openEngine(cfg *config.Config) error {
 	if os.Getenv("GOMEMLIMIT") == "" { // tiers and rings are no memory of the Go runtime
 		debug.SetMemoryLimit(r.Own)
 	}
-	err := d.resources.open(resourceOptions{config: cfg, resolved: r, socket: d.Socket(), log: d.log})
+	err := d.resources.open(resourceOptions{config: cfg, resolved: r, socket: d.Socket(), decode: d.opt.Decode,
+		log: d.log})
 	if err != nil {
 		return err
 	}
@@ -183,7 +186,7 @@ func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
 		Journal: engine.JournalConfig{Log: d.resources.state.journal, Found: d.resources.state.found},
 		Crash:   engine.CrashConfig{File: d.resources.state.decoding, Trial: d.opt.Trial},
 		Work: engine.WorkConfig{Workers: r.Workers, Readers: cfg.Source.Readers, Limits: imageLimits(cfg.Prep, r),
-			SkipCorrupt: cfg.Prep.OnCorrupt == "skip"},
+			Outside: d.resources.outside(), SkipCorrupt: cfg.Prep.OnCorrupt == "skip"},
 		Crew: engine.CrewConfig{Window: cfg.Workers.Window, MaxRecord: r.MaxRecord},
 		Memory: engine.MemoryConfig{
 			Settings: settings(cfg, r), Limit: r.Memory, Own: r.Own, Evictor: d.resources.newEvictor,
@@ -291,6 +294,7 @@ func (d *Daemon) Close() error {
 		d.life.become(closed)
 		d.stops.finish()
 		problems := d.servers.close()
+		d.resources.stopDecoders() // no worker of the engine waits for one that does not start
 		problems = append(problems, d.parts.end())
 		d.doors.closeTCP()
 		problems = append(problems, d.resources.close(d.log)...) // the engine has ended

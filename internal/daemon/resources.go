@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
 
 	"larder/cachepolicy"
 	"larder/internal/config"
 	"larder/internal/gpu"
 	"larder/internal/ident"
+	"larder/internal/prep"
+	"larder/internal/prep/sandbox"
 	"larder/internal/source"
 	"larder/internal/store"
 	"larder/internal/xrand"
@@ -24,7 +27,8 @@ type resources struct {
 	store    *tiers.Store
 	state    state
 	gpu      gpu.Probe
-	evictors []func() // end the policies that have something to end
+	decoders *sandbox.Pool // of prep.isolation process; nil = the workers decode
+	evictors []func()      // end the policies that have something to end
 }
 
 // resourceOptions is what resources are opened with.
@@ -32,6 +36,7 @@ type resourceOptions struct {
 	config   *config.Config
 	resolved config.Resolved
 	socket   string
+	decode   []string // the command of a process that decodes
 	log      *slog.Logger
 }
 
@@ -61,7 +66,37 @@ func (u *resources) open(o resourceOptions) (err error) {
 		return err
 	}
 	u.gpu = gpu.Open()
-	return nil
+	if o.config.Prep.Isolation == "process" {
+		u.decoders, err = sandbox.Open(sandbox.Config{
+			Children: r.Workers, Command: o.decode, Limits: imageLimits(o.config.Prep, r), Log: o.log,
+		})
+	}
+	return err
+}
+
+// outside decodes images in the place of the engine's workers; nil = they do.
+func (u *resources) outside() prep.Outside {
+	if u.decoders == nil {
+		return nil // and no *sandbox.Pool that is nil
+	}
+	return u.decoders
+}
+
+// stopDecoders has no process that decodes be started any more.
+func (u *resources) stopDecoders() {
+	if u.decoders != nil {
+		u.decoders.Stop()
+	}
+}
+
+// decoding says where images are decoded, for people.
+func (u *resources) decoding() string {
+	if u.decoders == nil {
+		return "in the daemon"
+	}
+	s, n := u.decoders.State(), u.decoders.Counts()
+	return fmt.Sprintf("in processes of their own (%d started, %d crashed, %d ended from outside): %s", n.Started,
+		n.Crashed, n.Ended, s.String())
 }
 
 // StoreSettings gives internal/store the settings of places that a configuration has.
@@ -94,6 +129,9 @@ func (u *resources) newEvictor(_ ident.Form, policy string, r *xrand.Rand) (cach
 
 // close closes what is open. No engine may use it any more.
 func (u *resources) close(log *slog.Logger) (problems []error) {
+	if u.decoders != nil {
+		u.decoders.Close()
+	}
 	problems = append(problems, u.state.close())
 	for _, end := range u.evictors {
 		end()

@@ -24,7 +24,7 @@ func (d *Daemon) status(ctx context.Context, _ *larderv1.StatusRequest) (*larder
 		Pid: int32(os.Getpid()), Version: d.opt.Version, Socket: d.Socket(), Http: d.HTTP(), Grpc: d.GRPC(),
 		Log: logFile(d.opt.Config.Log.File), StateDir: d.resources.state.dir, StartedAt: timestamppb.New(time.Now().Add(-up)),
 		Uptime: durationpb.New(up), Stopping: d.life.stopping(),
-		MemoryLimit: s.GetMemoryLimit(), RssBytes: s.GetRssBytes(),
+		MemoryLimit: s.GetMemoryLimit(), RssBytes: s.GetRssBytes(), Decoding: d.resources.decoding(),
 	}
 	n, _ := d.servers.sessions.Sessions()
 	out.Sessions = uint32(n)

@@ -59,6 +59,7 @@ type WorkConfig struct {
 	Readers     int           // reads at once from storage that is slow; 0 = work.Readers
 	ReadAhead   int64         // bytes read ahead of the workers; 0 = 64 MiB, or an eighth of Own if that is less
 	Limits      prep.Limits   // of one image
+	Outside     prep.Outside  // decodes images in the place of the workers; nil = they do
 	SkipCorrupt bool          // what Limits.RefuseCorrupt refuses is left out without a word to clients
 	Measure     time.Duration // between two reports of measured rates; 0 = 2 s
 }

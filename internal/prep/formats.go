@@ -18,8 +18,12 @@ import (
 
 // decode writes the image to dst, as RGB or, if h says that it is stored in these, as planes.
 func (w *Worker) decode(h header, enc []byte, as Planes, dst []byte) error {
-	poison(enc)
 	dst = dst[:as.Bytes(h.w, h.h)]
+	if w.outside != nil {
+		_, err := w.outside.Pixels(enc, Want{W: h.w, H: h.h, As: as}, dst)
+		return err
+	}
+	poison(enc)
 	var err error
 	switch h.format {
 	case "jpeg":

@@ -34,9 +34,12 @@ func jpegWorking(h header) int64 {
 
 func (d *jpegDecoder) close() {}
 
+// room is 0: these decoders decode whole images.
+func (d *jpegDecoder) room(header, box) int { return 0 }
+
 // region is not offered by these decoders.
-func (d *jpegDecoder) region(header, []byte, box, Limits, func(int) []byte) (got box, pix []byte, err error) {
-	return box{}, nil, nil
+func (d *jpegDecoder) region(header, []byte, box, Limits, []byte) (got box, err error) {
+	return box{}, nil
 }
 
 // decode writes the whole image to dst. Images are Packed in this build.

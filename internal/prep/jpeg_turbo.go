@@ -56,17 +56,18 @@ func (d *jpegDecoder) decode(h header, enc []byte, as Planes, dst []byte, limits
 // regionSlack is what a region may grow on each side: the margin of turbo.c, and up to the largest MCU.
 const regionSlack = 4 + 32
 
-// region decodes the part of an image that holds need, into memory from room. got is that part; nothing is left out of
+// room is how many bytes region needs; 0 = it is not offered.
+func (d *jpegDecoder) room(h header, need box) int {
+	return min(need.w+2*regionSlack, h.w) * min(need.h+2*regionSlack, h.h) * 3
+}
+
+// region decodes the part of an image that holds need into pix, of room bytes. got is that part; nothing is left out of
 // it that would make its pixels other ones than those of the whole image. It is empty when this image must be decoded
 // whole.
-func (d *jpegDecoder) region(h header, enc []byte, need box, limits Limits, room func(n int) []byte) (got box,
-	pix []byte, err error) {
-	cols, rows := min(need.w+2*regionSlack, h.w), min(need.h+2*regionSlack, h.h)
-	pix = room(cols * rows * 3)
-	got, err = d.run(h, enc, pix, limits, C.larder_picture{
+func (d *jpegDecoder) region(h header, enc []byte, need box, limits Limits, pix []byte) (got box, err error) {
+	return d.run(h, enc, pix, limits, C.larder_picture{
 		x: C.uint32_t(need.x), y: C.uint32_t(need.y), cols: C.uint32_t(need.w), rows: C.uint32_t(need.h),
 	})
-	return got, pix, err
 }
 
 // run decodes what is asked for in picture, whose other fields it sets, and returns which part lies in dst.

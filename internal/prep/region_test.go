@@ -55,7 +55,8 @@ func sameRegion(t *testing.T, w *Worker, enc []byte, need box, whole Image) (got
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, pix, err := w.jpeg.region(h, enc, need, w.limits, func(n int) []byte { return make([]byte, n) })
+	pix := make([]byte, w.jpeg.room(h, need))
+	got, err = w.jpeg.region(h, enc, need, w.limits, pix)
 	if err != nil || got.w == 0 {
 		if err != nil {
 			t.Errorf("%+v: %v", need, err)

@@ -58,6 +58,8 @@ type Worker struct {
 	tabY   []int32
 	floats []float32 // weights of a blur
 	tables tables
+
+	outside Outside // decodes in the place of this worker; nil = it decodes itself
 }
 
 // Worker-owned buffers, one a purpose, so that steps cannot overwrite what they read.
@@ -96,7 +98,7 @@ func NewWorker(cfg Limits) *Worker {
 // Close frees the worker's memory; a closed worker may be used again.
 func (w *Worker) Close() {
 	w.jpeg.close()
-	*w = Worker{limits: w.limits, level: w.level}
+	*w = Worker{limits: w.limits, level: w.level, outside: w.outside}
 }
 
 func (w *Worker) buffer(which, n int) []byte {
@@ -274,16 +276,32 @@ func (w *Worker) decodeRegion(h header, enc []byte, steps []step) (img Image, do
 	if need.w*need.h*16 > h.w*h.h*15 {
 		return Image{}, false, nil
 	}
-	poison(enc)
-	got, pix, err := w.jpeg.region(h, enc, need, w.limits, func(n int) []byte { return w.buffer(bufWhole, n) })
-	if err != nil {
-		return Image{}, false, w.decodeError(h, enc, err)
-	}
-	if got.w == 0 {
+	n := w.jpeg.room(h, need)
+	if n == 0 {
 		return Image{}, false, nil
+	}
+	pix := w.buffer(bufWhole, n)
+	got, err := w.region(h, enc, need, pix)
+	if err != nil || got.w == 0 {
+		return Image{}, false, err
 	}
 	s.moveTo(got)
 	return newImage(pix, got.w, got.h), true, nil
+}
+
+// region decodes the part of a JPEG image that holds need into pix, of jpeg.room bytes. got is that part; it is empty
+// when this image must be decoded whole.
+func (w *Worker) region(h header, enc []byte, need box, pix []byte) (got box, err error) {
+	if w.outside != nil {
+		want := Want{W: h.w, H: h.h, Part: Area{X: need.x, Y: need.y, W: need.w, H: need.h}}
+		a, err := w.outside.Pixels(enc, want, pix)
+		return box{x: a.X, y: a.Y, w: a.W, h: a.H}, err
+	}
+	poison(enc)
+	if got, err = w.jpeg.region(h, enc, need, w.limits, pix); err != nil {
+		return box{}, w.decodeError(h, enc, err)
+	}
+	return got, nil
 }
 
 // looksAt is the part of the image that a stepGeo reads.

@@ -1,4 +1,4 @@
-// Package proc reports whether processes of this machine are about to end.
+// Package proc reports whether processes of this machine are about to end, and what a process of this program died of.
 package proc
 
 import (

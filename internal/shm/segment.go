@@ -206,7 +206,13 @@ func mapForeign(fd int, size, limit int64) (*Segment, error) {
 
 // CreateSparse makes a segment whose pages come with Reserve, for which address space is reserved alone. Processes that
 // get its descriptor can map it for reading only.
-func CreateSparse(name string, size int64) (*Segment, error) {
+func CreateSparse(name string, size int64) (*Segment, error) { return createSparse(name, size, true) }
+
+// CreateScratch makes a segment whose pages come as they are touched, and go with Punch. Processes that get its
+// descriptor may write to it too: what it holds may change at any time.
+func CreateScratch(name string, size int64) (*Segment, error) { return createSparse(name, size, false) }
+
+func createSparse(name string, size int64, mine bool) (*Segment, error) {
 	if size <= 0 || int64(int(size)) != size {
 		return nil, errs.New(errs.Invalid, name, "ask for at least one byte",
 			"a shared segment of %d bytes cannot exist", size)
@@ -227,8 +233,10 @@ func CreateSparse(name string, size int64) (*Segment, error) {
 		return fail(err)
 	}
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals&^unix.F_SEAL_SEAL)
-	if err == nil { // before Linux 5.1 a reader could write, into a copy that is its own: no other process has it
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
+	if err == nil {
+		if mine { // before Linux 5.1 a reader could write, into a copy that is its own: no other process has it
+			_, _ = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
+		}
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL)
 	}
 	if err != nil {
@@ -245,6 +253,13 @@ func (s *Segment) Reserve(off, n int64) error {
 		return shortage("input", n, free, where, err)
 	}
 	return nil
+}
+
+// Punch gives the pages of a part of the segment back; the part reads as zeros.
+func (s *Segment) Punch(off, n int64) error {
+	return retry(func() error {
+		return unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	})
 }
 
 func adopt(fd int, mem []byte) *Segment {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +13,7 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/proc"
 )
 
 // Config is what a Guard needs.
@@ -228,18 +228,8 @@ func (g *Guard) condemn(path string, enc []byte, how, stderr string) Crasher {
 	g.add(c) // before it stops being a suspect: there is no moment in which it may be decoded
 	g.cfg.File.Condemn(c)
 	g.cfg.Note(slog.LevelError, "an image crashes the decoder: please report this; it is a bad sample from now on",
-		"path", path, "how", how, "said", signalLine(stderr))
+		"path", path, "how", how, "said", proc.SignalLine(stderr))
 	return c
-}
-
-// signalLine is the line of a trace that names the signal.
-func signalLine(stderr string) string {
-	for l := range strings.Lines(stderr) {
-		if signalNames.MatchString(l) {
-			return strings.TrimSpace(l)
-		}
-	}
-	return ""
 }
 
 // retry tries stored bytes that crashed another build of larder.

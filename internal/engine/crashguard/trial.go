@@ -2,7 +2,6 @@ package crashguard
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -11,8 +10,6 @@ import (
 	"io"
 	"os"
 	osexec "os/exec"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/prep"
+	"larder/internal/proc"
 )
 
 // Charge is what stored bytes are tried for: everything that a worker may do with them.
@@ -99,7 +97,7 @@ type child struct {
 	cmd *osexec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
-	log *firstBytes
+	log *proc.FirstBytes
 }
 
 // end lets the process end; c.mu is held.
@@ -129,7 +127,7 @@ func (c *trials) start() error {
 	// later.
 	cmd.Env = append(os.Environ(), "MALLOC_PERTURB_=165", "GOTRACEBACK=single", "GOMAXPROCS=2")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
-	k := &child{cmd: cmd, log: new(firstBytes)}
+	k := &child{cmd: cmd, log: new(proc.FirstBytes)}
 	cmd.Stderr = k.log
 	var err error
 	if k.in, err = cmd.StdinPipe(); err != nil {
@@ -179,7 +177,10 @@ func (c *trials) once(ctx context.Context, x Charge, enc []byte) (how, stderr st
 	if err := ctx.Err(); err != nil {
 		return "", "", err
 	}
-	how, err = cause(k.cmd.ProcessState, k.log.String())
+	if k.cmd.ProcessState.ExitCode() == exitLate {
+		return hangs, k.log.String(), nil
+	}
+	how, err = proc.Cause(k.cmd.ProcessState, k.log.String())
 	return how, k.log.String(), err
 }
 
@@ -210,61 +211,6 @@ func (k *child) expect(word string) error {
 		err = fmt.Errorf("it says %.40q", s)
 	}
 	return err
-}
-
-// fatal are the signals that a process gets for what it did itself.
-var fatal = []syscall.Signal{
-	syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGABRT, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS,
-}
-
-var signalNames = regexp.MustCompile(`\bSIG[A-Z]+\b`)
-
-// cause is what a process died of while it decoded. Go's runtime ends a process that had such a signal with a trace
-// and an exit code. A lack of memory, or a signal from outside, says nothing about the image: that is an error.
-func cause(s *os.ProcessState, stderr string) (string, error) {
-	ws, ok := s.Sys().(syscall.WaitStatus)
-	switch {
-	case !ok:
-		return "", fmt.Errorf("it ended with %v", s)
-	case ws.Signaled() && slices.Contains(fatal, ws.Signal()):
-		return unix.SignalName(ws.Signal()), nil
-	case ws.Signaled():
-		return "", fmt.Errorf("it was ended by %s", unix.SignalName(ws.Signal()))
-	case ws.ExitStatus() == exitLate:
-		return hangs, nil
-	}
-	for _, name := range signalNames.FindAllString(stderr, -1) {
-		if slices.Contains(fatal, unix.SignalNum(name)) {
-			return name, nil
-		}
-	}
-	for _, text := range []string{"out of memory", "cannot allocate memory", "failed to create new OS thread"} {
-		if strings.Contains(stderr, text) {
-			return "", errors.New("it had no memory")
-		}
-	}
-	return "exit " + strconv.Itoa(ws.ExitStatus()), nil
-}
-
-// firstBytes keeps the beginning of what a process writes.
-type firstBytes struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-const maxStderr = 8 << 10
-
-func (h *firstBytes) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.b.Write(p[:min(len(p), maxStderr-h.b.Len())])
-	return len(p), nil
-}
-
-func (h *firstBytes) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.b.String()
 }
 
 // Try is the process for trials: it prepares what it reads from in until that ends. See [Serve].

@@ -18,11 +18,12 @@ import (
 
 // Config is what a Pool needs.
 type Config struct {
-	Workers   int         // at least 1
-	Readers   int         // reads at once from storage that is slow; 0 = the constant of that name
-	Own       int64       // bytes of the daemon's own memory, for samples in work; 0 = 1 GiB
-	ReadAhead int64       // bytes that may be read ahead of the workers
-	Limits    prep.Limits // of one image
+	Workers   int          // at least 1
+	Readers   int          // reads at once from storage that is slow; 0 = the constant of that name
+	Own       int64        // bytes of the daemon's own memory, for samples in work; 0 = 1 GiB
+	ReadAhead int64        // bytes that may be read ahead of the workers
+	Limits    prep.Limits  // of one image
+	Outside   prep.Outside // decodes images in the place of the workers; nil = they do
 	Store     *tiers.Store
 	Tiers     *Serial // carries out what was decided about the tiers before a task
 	Rings     *ring.Set

@@ -146,8 +146,7 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 		err = w.putStored(row, x, j, decoded, alloc)
 	}
 	if w.end(err); err != nil {
-		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
-		return ev
+		return failed(ev, err)
 	}
 	ev.Bytes = int64(len(decoded))
 	if j.Recipe.Random() {

@@ -35,6 +35,7 @@ type worker struct {
 
 func (p *Pool) work(ctx context.Context, line *crashguard.Line) {
 	w := &worker{p: p, prep: prep.NewWorker(p.cfg.Limits), line: line}
+	w.prep.DecodeBy(p.cfg.Outside)
 	w.fields = fields.NewWorker(w.prep)
 	defer w.prep.Close()
 	for {
@@ -225,8 +226,7 @@ func (w *worker) inPlace(t task, x *coordinator.Fill, enc []byte, ev coordinator
 		w.end(err)
 	}
 	if err != nil {
-		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
-		return ev
+		return failed(ev, err)
 	}
 	ev.Bytes = int64(decoded)
 	if j.Recipe.Random() {
@@ -325,8 +325,7 @@ func (w *worker) end(err error) {
 // finish turns the outcome of make into the event.
 func (w *worker) finish(ev coordinator.Prepared, kept bool, img prep.Image, err error) coordinator.Prepared {
 	if err != nil {
-		ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
-		return ev
+		return failed(ev, err)
 	}
 	ev.Kept, ev.Bytes = kept, int64(len(img.Pix))
 	if !kept {
@@ -450,6 +449,16 @@ func (w *worker) doFill(t task, x *coordinator.Fill) coordinator.Filled {
 		ev.Augments = 1
 	}
 	r.Put(x.Slot, x.Row, j.Data.Label(sample), int64(sample))
+	return ev
+}
+
+// failed is the event of a sample that could not be made. Decoders that have stopped say nothing about it.
+func failed(ev coordinator.Prepared, err error) coordinator.Prepared {
+	if errors.Is(err, prep.ErrStopped) {
+		ev.Lost = true
+		return ev
+	}
+	ev.Err, ev.Kind, ev.At = describe(err), badKind(err), damagedAt(err)
 	return ev
 }
 

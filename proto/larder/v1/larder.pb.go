@@ -7099,6 +7099,8 @@ type StatusResponse struct {
 	LastError string `protobuf:"bytes,21,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// last_error_at wall-clock time.
 	LastErrorAt *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
+	// decoding: where images are decoded, and what protects the daemon there, in words.
+	Decoding string `protobuf:"bytes,23,opt,name=decoding,proto3" json:"decoding,omitempty"`
 	// withheld: log, state_dir and the last error are not shown to this user, who is not the daemon's.
 	Withheld      bool `protobuf:"varint,30,opt,name=withheld,proto3" json:"withheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -7287,6 +7289,13 @@ func (x *StatusResponse) GetLastErrorAt() *timestamppb.Timestamp {
 		return x.LastErrorAt
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetDecoding() string {
+	if x != nil {
+		return x.Decoding
+	}
+	return ""
 }
 
 func (x *StatusResponse) GetWithheld() bool {
@@ -8316,7 +8325,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"unfinished\x18\x04 \x03(\tR\n" +
 	"unfinished\x12\x18\n" +
 	"\adurable\x18\x05 \x01(\bR\adurable\"\x0f\n" +
-	"\rStatusRequest\"\xeb\x05\n" +
+	"\rStatusRequest\"\x87\x06\n" +
 	"\x0eStatusResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -8348,6 +8357,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x15 \x01(\tR\tlastError\x12>\n" +
 	"\rlast_error_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x12\x1a\n" +
+	"\bdecoding\x18\x17 \x01(\tR\bdecoding\x12\x1a\n" +
 	"\bwithheld\x18\x1e \x01(\bR\bwithheld\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +

@@ -1,0 +1,7 @@
+//go:build !amd64 && !arm64
+
+package sandbox
+
+const auditArch = 0
+
+var onlyHere []uintptr
