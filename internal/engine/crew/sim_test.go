@@ -136,6 +136,7 @@ type yard struct {
 	bad      map[uint64]bool
 	makes    map[coordinator.FlightID]ident.Key // what is to be kept
 	empty    map[ident.Key]bool                 // that failed: their places stay, so that no order changes
+	lost     int                                // entries that a tier lost
 	rows     int                                // that were delivered, and looked at
 }
 
