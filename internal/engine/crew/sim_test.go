@@ -135,6 +135,7 @@ type yard struct {
 	rounding bool // a round of the feeder is to come
 	bad      map[uint64]bool
 	makes    map[coordinator.FlightID]ident.Key // what is to be kept
+	failed   map[*task]uint32                   // the worker that failed it last
 	empty    map[ident.Key]bool                 // that failed: their places stay, so that no order changes
 	lost     int                                // entries that a tier lost
 	rows     int                                // that were delivered, and looked at
@@ -186,7 +187,8 @@ func newYard(t testing.TB, desk coresim.Desk, plan *simPlan, data *source.Datase
 		ended: map[ident.JobID]bool{}, closed: map[ring.Key]bool{},
 		into: map[coordinator.FlightID]*coordinator.Fill{}, asked: map[any]bool{},
 		fills: map[simRow]coordinator.Fill{}, copies: map[coordinator.FlightID][]byte{}, bad: map[uint64]bool{},
-		makes: map[coordinator.FlightID]ident.Key{}, empty: map[ident.Key]bool{}}
+		makes: map[coordinator.FlightID]ident.Key{}, empty: map[ident.Key]bool{},
+		failed: map[*task]uint32{}}
 	y.crew = New(Config{
 		Window: plan.window, MaxRecord: plan.maxRecord, Room: plan.room, Store: store, Tiers: work.NewSerial(),
 		Rings: y.rings, Meters: work.NewMeters(2, 2), Send: y.send, Native: y.runNative,

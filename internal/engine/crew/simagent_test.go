@@ -67,7 +67,7 @@ func (y *yard) staff(j *simJob) {
 
 // rescue starts workers that know every recipe and are always there, from some time on: then all there is can be done.
 func (y *yard) rescue() {
-	for range 2 {
+	for range y.plan.rescuers {
 		y.After(y.plan.rescue, func() { y.attach(nil, 0) })
 	}
 }
@@ -150,6 +150,10 @@ func (a *agent) inTurn(tasks []wire.TaskFrame) {
 	for _, h := range a.w.held {
 		if slices.ContainsFunc(tasks, func(t wire.TaskFrame) bool { return t.Task == h.id }) {
 			last = max(last, h.t.turn)
+			if a.y.failed[h.t] == a.w.id && c.manned(h.t.fit, a.w) {
+				a.y.Fail("worker %d got what it has failed, and another one is there", a.w.id)
+			}
+			delete(a.y.failed, h.t)
 		}
 	}
 	for _, f := range c.mu.order {
@@ -211,7 +215,10 @@ func (a *agent) fate(t wire.TaskFrame) fate {
 		return f
 	}
 	p := &a.y.plan.faults
-	if a.job == nil || a.y.Now() > a.y.plan.calm {
+	switch {
+	case a.job == nil && a.r.IntN(40) == 0:
+		return fateRetry
+	case a.job == nil || a.y.Now() > a.y.plan.calm:
 		return fateDone
 	}
 	x := a.r.Float64()
@@ -230,11 +237,14 @@ func (a *agent) do(t wire.TaskFrame, f fate) {
 	case fateDie:
 		a.close(false)
 	case fateLie:
+		a.fails(t)
 		err = a.lie(t)
 	case fateRaise:
+		a.fails(t)
 		err = a.w.Failed(t.Task, wire.Failure{Type: "ValueError", Message: "no", Traceback: "here"})
 		a.settle()
 	case fateRetry:
+		a.fails(t)
 		err = a.w.Failed(t.Task, wire.Failure{Retry: true})
 		a.settle()
 	case fateLeave:
@@ -261,6 +271,15 @@ func (a *agent) do(t wire.TaskFrame, f fate) {
 	}
 	if err != nil {
 		a.y.Fail("worker %d, task %+v: %v", a.w.id, t, err)
+	}
+}
+
+// fails notes that the worker has not done a task.
+func (a *agent) fails(t wire.TaskFrame) {
+	for _, h := range a.w.held {
+		if h.id == t.Task {
+			a.y.failed[h.t] = a.w.id
+		}
 	}
 }
 

@@ -39,6 +39,7 @@ type simPlan struct {
 	delay     time.Duration // at most, until a worker comes
 	work      int           // microseconds of a task, at most
 	rescue    time.Duration // from then on there are workers for all
+	rescuers  int           // so many
 	calm      time.Duration // from then on workers have no faults
 	inline    bool          // the first worker of each client works while its script waits
 	lose      int           // a tier loses an entry so many times
@@ -51,7 +52,7 @@ func drawPlan(seed uint64, faulty bool) *simPlan {
 		window: 1 + r.IntN(3), room: int64(1+r.IntN(40)) * simRecord, maxRecord: 1 << 20,
 		timeout: time.Duration(5+r.IntN(40)) * time.Millisecond, delay: 30 * time.Millisecond, work: 200 + r.IntN(2000),
 		rescue: time.Duration(r.IntN(400)) * time.Millisecond, calm: time.Duration(200+r.IntN(2000)) * time.Millisecond,
-		inline: r.IntN(3) == 0}
+		inline: r.IntN(3) == 0, rescuers: 1 + r.IntN(2)}
 	if r.IntN(3) == 0 {
 		p.maxRecord = 512 // there is room for few inputs: tasks are given back
 	}
