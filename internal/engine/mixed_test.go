@@ -1,0 +1,287 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"larder/internal/engine"
+	"larder/internal/ident"
+	"larder/internal/prep/fields"
+	"larder/internal/record"
+	"larder/internal/session/wire"
+	"larder/internal/session/workertest"
+	"larder/internal/xrand"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// Samples whose steps are done by turns: by workers of clients and by the daemon's own.
+const (
+	mixedSide = 24 // pixels of an item
+	mixedCrop = 16 // of what the job is handed
+)
+
+func mixedSchema(side int64) record.Schema {
+	return record.Schema{Fields: []record.Field{
+		{Name: "image", Kind: record.Array, DType: record.Uint8, Shape: []int64{side, side, 3}},
+		{Name: "id", Kind: record.Scalar, DType: record.Int64},
+	}}
+}
+
+// mixedRecord says what steps in Python leave.
+var mixedRecord = op(fields.OpName, map[string]any{"image": "image", "record": []any{
+	map[string]any{"name": "image", "kind": "array", "dtype": "uint8", "shape": []any{-1.0, -1.0, 3.0}},
+	map[string]any{"name": "id", "kind": "scalar", "dtype": "int64"},
+}})
+
+// mixedOps are the steps: Python ones before, between and behind built-in ones.
+var mixedOps = []*larderv1.Op{
+	pythonOp("m.sharpen", false), mixedRecord, op("RandomHorizontalFlip", nil), pythonOp("m.noise", true),
+	mixedRecord, op("RandomResizedCrop", map[string]any{"size": float64(mixedCrop)}), pythonOp("m.last", false),
+}
+
+// mixed does steps of a task as the job's Python does: each changes every pixel, by what the step may depend on.
+func mixed(t workertest.Task) []byte {
+	image, side := make([]byte, mixedSide*mixedSide*3), int64(mixedSide)
+	if t.First > 0 {
+		v, err := record.Open(t.Input)
+		if err != nil {
+			panic(err)
+		}
+		for i, f := range v.All {
+			if i == 0 {
+				image, side = slices.Clone(f.Data), f.Dims()[0]
+			} else if id := binary.LittleEndian.Uint64(f.Data); id != t.Sample {
+				panic(fmt.Sprintf("the input is of sample %d, the task of %d", id, t.Sample))
+			}
+		}
+	}
+	for s := t.First; s < t.Last; s++ {
+		key := xrand.Hash(uint64(s), t.Sample, t.Seed, uint64(t.Instance))
+		for i := range image {
+			image[i] = image[i]*3 + byte(xrand.Hash(key, uint64(i)))
+		}
+	}
+	schema := mixedSchema(side)
+	r, err := record.Encode(&schema, []record.Content{{Dims: []int64{side, side, 3}, Data: image},
+		{Data: binary.LittleEndian.AppendUint64(nil, t.Sample)}})
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// shift is workers of one job, each replaced when it ends.
+type shift struct {
+	w     *world
+	job   *larderv1.Job
+	kills int // of a hundred tasks, at random; and at any time
+	seed  uint64
+	stop  atomic.Bool
+	wg    sync.WaitGroup
+	dead  atomic.Int64
+
+	mu  sync.Mutex
+	now []*workertest.Worker
+}
+
+func (w *world) shift(job *larderv1.Job, workers, kills int) *shift {
+	s := &shift{w: w, job: job, kills: kills, seed: 11}
+	for i := range workers {
+		s.wg.Go(func() { s.chair(uint64(i)) })
+	}
+	if kills > 0 {
+		s.wg.Go(s.killer)
+	}
+	w.t.Cleanup(s.leave)
+	return s
+}
+
+// chair has a worker, and another one when that has ended. Each is of a client of its own: such deaths count for no
+// sample.
+func (s *shift) chair(n uint64) {
+	r := xrand.New(s.seed, n)
+	for life := 0; !s.stop.Load(); life++ {
+		k, err := workertest.Attach(s.w.socket, wire.WorkRequest{Dataset: s.job.GetSpec().GetDataset(),
+			Client: fmt.Sprintf("%d/%d", n, life), Recipes: []string{s.job.GetRecipe()}}, 1<<18)
+		if err != nil {
+			if !s.stop.Load() {
+				s.w.t.Errorf("attach: %v", err)
+			}
+			return
+		}
+		s.mu.Lock()
+		s.now = append(s.now, k)
+		s.mu.Unlock()
+		if s.stop.Load() {
+			_ = k.Conn.Close()
+		}
+		_ = k.Serve(func(t workertest.Task) ([]byte, *wire.Failure) {
+			if r.IntN(100) < s.kills {
+				s.dead.Add(1)
+				_ = k.Conn.Close()
+			}
+			return mixed(t), nil
+		})
+		s.mu.Lock()
+		s.now = slices.DeleteFunc(s.now, func(o *workertest.Worker) bool { return o == k })
+		s.mu.Unlock()
+		_ = k.Close()
+	}
+}
+
+// killer ends workers at any time, whatever they do.
+func (s *shift) killer() {
+	r := xrand.New(s.seed, 99)
+	for !s.stop.Load() {
+		time.Sleep(time.Duration(r.IntN(4000)) * time.Microsecond)
+		s.mu.Lock()
+		if len(s.now) > 0 {
+			s.dead.Add(1)
+			_ = s.now[r.IntN(len(s.now))].Conn.Close()
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *shift) leave() {
+	s.stop.Store(true)
+	s.mu.Lock()
+	for _, k := range s.now {
+		_ = k.Conn.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// batchesOf takes whole epochs: each batch with its ids and all its bytes, in order.
+func (tr *trainer) batchesOf(epochs uint32) (out [][]byte, ids [][]int64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	for e := range epochs {
+		if err := tr.st.StartEpoch(ctx, e); err != nil {
+			return nil, nil, err
+		}
+		var got []int64
+		for {
+			b, err := tr.st.Next(ctx)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, nil, fmt.Errorf("epoch %d: %w", e, err)
+			}
+			if n := len(b.Report()); n > 0 {
+				return nil, nil, fmt.Errorf("epoch %d: %d samples are bad: %v", e, n, b.Report()[0])
+			}
+			got = append(got, b.Index()...)
+			batch := slices.Clone(b.Field("image")[:b.Rows*mixedCrop*mixedCrop*3])
+			out = append(out, append(batch, b.Field("id")[:8*b.Rows]...))
+			b.Release()
+		}
+		ids = append(ids, got)
+	}
+	return out, ids, nil
+}
+
+// mixedRun is two jobs on one dataset, with workers that are killed now and then, or not. It returns what each got.
+func mixedRun(t *testing.T, n, kills int, change ...func(*larderv1.JobSpec)) (got [2][][]byte) {
+	t.Helper()
+	hurry := func(c *engine.Config) { // what waits to learn whether a client outlives its worker waits less
+		c.Crew.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d/100, f).Stop }
+	}
+	w := serve(t, hurry)
+	uri := declare(t, w.dial(), "mixed", n, func(r *larderv1.AddRecordsRequest) {
+		s := mixedSchema(record.Ragged)
+		r.Schema = s.Proto()
+	})
+	const epochs = 2
+	var trainers [2]*trainer
+	var jobs [2]*larderv1.Job
+	for i := range trainers {
+		s := madeSpec(fmt.Sprint("job", i), uri, uint32(7+4*i), append(change, recipe(mixedOps...),
+			func(s *larderv1.JobSpec) {
+				out := mixedSchema(mixedCrop)
+				s.Schema, s.Order, s.SampleTimeout = out.Proto(), "fixed", durationpb.New(0)
+			})...)
+		jobs[i], trainers[i] = w.madeJob(s)
+	}
+	crew := w.shift(jobs[0], 3, kills)
+	var wg sync.WaitGroup
+	for i, tr := range trainers {
+		wg.Go(func() {
+			batches, ids, err := tr.batchesOf(epochs)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, e := range ids {
+				exactly(t, fmt.Sprint("job ", i), e, all(n))
+			}
+			got[i] = batches
+		})
+	}
+	wg.Wait()
+	for _, tr := range trainers {
+		tr.detach()
+	}
+	crew.leave()
+	if st := w.stats().GetWorkers(); kills > 0 && (crew.dead.Load() == 0 || st.GetRetries() == 0) || st.GetFailed() > 0 {
+		t.Errorf("%d workers were killed: %v", crew.dead.Load(), st)
+	}
+	w.nothingIsHeld()
+	return got
+}
+
+// nothingIsHeld looks, after all jobs have ended, for what they should have given back.
+func (w *world) nothingIsHeld() {
+	w.t.Helper()
+	eventually(w.t, "all is given back", func() bool {
+		copies, rings := w.engine.Held()
+		st := w.stats().GetWorkers()
+		return copies == 0 && rings == 0 && st.GetAttached() == 0 && st.GetWaiting() == 0
+	})
+	for _, f := range []ident.Form{ident.Decoded, ident.Augmented} {
+		eventually(w.t, "tier "+f.String()+" holds what is known", func() bool {
+			known, err := w.engine.Entries(w.t.Context(), f)
+			st := w.store.Stats(f)
+			return err == nil && st.Entries == known && (st.Used > 0) == (known > 0)
+		})
+	}
+}
+
+// Steps that workers and the daemon do by turns give the same bits whether workers are killed or not, in the same
+// batches, each sample once; and what was under way when they died is given back.
+func TestKilledWorkersBetweenStages(t *testing.T) {
+	n := 60
+	if testing.Short() {
+		n = 40
+	}
+	for name, change := range map[string][]func(*larderv1.JobSpec){
+		"none": nil, "items": {cached}, "shared": {shared}, "items and shared": {cached, shared},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calm, killed := mixedRun(t, n, 0, change...), mixedRun(t, n, 12, change...)
+			for i := range calm {
+				if len(calm[i]) != len(killed[i]) || len(calm[i]) == 0 {
+					t.Fatalf("job %d: %d batches without kills, %d with them", i, len(calm[i]), len(killed[i]))
+				}
+				for b := range calm[i] {
+					if !bytes.Equal(calm[i][b], killed[i][b]) {
+						t.Errorf("job %d, batch %d differs", i, b)
+					}
+				}
+			}
+		})
+	}
+}
