@@ -234,9 +234,9 @@ func (y *yard) end() {
 // die, hang, lie, answer twice and too late, beside jobs of images. LARDER_CREW_SEEDS of them; a failing seed is run
 // again alone with LARDER_CREW_SEED=SEED.
 func TestWorlds(t *testing.T) {
-	seeds, first := 150, 0
+	seeds, first := 100, 0
 	if testing.Short() || invariant.Enabled {
-		seeds = 30
+		seeds = 15
 	}
 	if n, err := strconv.Atoi(os.Getenv("LARDER_CREW_SEEDS")); err == nil {
 		seeds = n
@@ -268,7 +268,11 @@ func TestWorlds(t *testing.T) {
 
 // One seed gives one run, whatever workers do: the same decisions in the same order.
 func TestWorldsAreReplayable(t *testing.T) {
-	for seed := range uint64(12) {
+	seeds := uint64(10)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		var hashes [2]uint64
 		for i := range hashes {
 			p := drawPlan(seed, true)
@@ -290,9 +294,9 @@ func orderOf(e *coresim.Received, bad map[ident.ObjectID]bool) []ident.ObjectID 
 // What workers do to their clients' samples changes nobody's order. Jobs of fixed orders get the same samples in the
 // same order with and without faults of workers, but for bad ones; jobs of images get the same at the same time.
 func TestFaultsOfWorkersChangeNoOrder(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(25)
 	if testing.Short() {
-		seeds = 8
+		seeds = 6
 	}
 	orders, images := 0, 0
 	for seed := range seeds {
@@ -336,9 +340,9 @@ func TestFaultsOfWorkersChangeNoOrder(t *testing.T) {
 
 // Workers that come and go, and hand tasks back, cost no sample: none is bad.
 func TestWorkersThatLeaveCostNoSample(t *testing.T) {
-	seeds := uint64(25)
+	seeds := uint64(20)
 	if testing.Short() {
-		seeds = 6
+		seeds = 4
 	}
 	for seed := range seeds {
 		p := drawPlan(seed, true)
