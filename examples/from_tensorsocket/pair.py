@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python_datasets"))
-import two_jobs  # noqa: E402
+import two_jobs
 
 main = two_jobs.main
 

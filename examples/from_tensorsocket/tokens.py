@@ -3,8 +3,8 @@
     python examples/from_tensorsocket/tokens.py
 
 TensorSocket pads every batch to `max_tensor_length`, labels with -100 and all else with 0. Here each batch is padded to
-its own longest text with `pad_value`, and the script makes the labels of the mask. The tokens are drawn; a dataset of Hugging Face goes the same way
-(examples/python_datasets/tokens.py). """
+its own longest text with `pad_value`, and the script makes the labels of the mask. The tokens are drawn; a dataset of
+Hugging Face goes the same way (examples/python_datasets/tokens.py). """
 
 from __future__ import annotations
 

@@ -231,17 +231,17 @@ func (y *yard) end() {
 }
 
 // TestWorlds is the deterministic simulation of workers of clients: every seed is a world in which workers come, leave,
-// die, hang, lie, answer twice and too late, beside jobs of images. LARDER_CREW_SEEDS of them; a failing seed is run
-// again alone with LARDER_CREW_SEED=SEED.
+// die, hang, lie, answer twice and too late, beside jobs of images. LARDER_SIM_WORLDS of them; a failing seed is run
+// again alone with LARDER_SIM_WORLD=SEED.
 func TestWorlds(t *testing.T) {
 	seeds, first := 100, 0
 	if testing.Short() || invariant.Enabled {
 		seeds = 15
 	}
-	if n, err := strconv.Atoi(os.Getenv("LARDER_CREW_SEEDS")); err == nil {
+	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_WORLDS")); err == nil {
 		seeds = n
 	}
-	if n, err := strconv.Atoi(os.Getenv("LARDER_CREW_SEED")); err == nil {
+	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_WORLD")); err == nil {
 		seeds, first = 1, n
 	}
 	var sum Stats
@@ -251,15 +251,15 @@ func TestWorlds(t *testing.T) {
 		m, clients := drawWorld(uint64(seed), p)
 		_, y := simulate(t, p, m, clients)
 		if t.Failed() {
-			t.Fatalf("seed %d; LARDER_CREW_SEED=%d go test -run TestWorlds ./internal/engine/crew", seed, seed)
+			t.Fatalf("seed %d; LARDER_SIM_WORLD=%d go test -run TestWorlds ./internal/engine/crew", seed, seed)
 		}
 		st := y.crew.Stats()
 		sum.Tasks, sum.Retries, sum.Refused = sum.Tasks+st.Tasks, sum.Retries+st.Retries, sum.Refused+st.Refused
 		sum.Failed, sum.Late, sum.Deaths = sum.Failed+st.Failed, sum.Late+st.Late, sum.Deaths+st.Deaths
 		rows, bad = rows+y.rows, bad+len(y.bad)
 	}
-	t.Logf("nightly: %d worlds, 0 failures: %d rows looked at, %d tasks, %d retries, %d records refused, %d workers late, "+
-		"%d dead, %d bad samples", seeds, rows, sum.Tasks, sum.Retries, sum.Refused, sum.Late, sum.Deaths, bad)
+	t.Logf("nightly: %d worlds, 0 failures: %d rows looked at, %d tasks, %d retries, %d records refused, %d workers "+
+		"late, %d dead, %d bad samples", seeds, rows, sum.Tasks, sum.Retries, sum.Refused, sum.Late, sum.Deaths, bad)
 	if first == 0 && (int(sum.Tasks) < 100*seeds || int(sum.Retries) < seeds || int(sum.Refused) < seeds ||
 		int(sum.Late) < seeds/4 || int(sum.Deaths) < seeds/4 || bad < seeds/4) {
 		t.Errorf("too little happens: %+v, %d bad samples", sum, bad)
