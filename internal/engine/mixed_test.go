@@ -15,8 +15,10 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"larder/client"
 	"larder/internal/engine"
 	"larder/internal/ident"
+	"larder/internal/journal"
 	"larder/internal/prep/fields"
 	"larder/internal/record"
 	"larder/internal/session/wire"
@@ -219,17 +221,24 @@ func (tr *trainer) batchesOf(epochs uint32) (got mixedGot, err error) {
 	return got, nil
 }
 
-// mixedRun is jobs on one dataset, with workers that are killed now and then, or not. It returns what each got.
-func mixedRun(t *testing.T, n, kills int, epochs []uint32, change ...func(*larderv1.JobSpec)) []mixedGot {
+// hurry has what waits to learn whether a client outlives its worker wait less.
+func hurry(c *engine.Config) {
+	c.Crew.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d/100, f).Stop }
+}
+
+func declareMixed(t *testing.T, w *world, n int) (uri string) {
 	t.Helper()
-	hurry := func(c *engine.Config) { // what waits to learn whether a client outlives its worker waits less
-		c.Crew.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d/100, f).Stop }
-	}
-	w := serve(t, hurry)
-	uri := declare(t, w.dial(), "mixed", n, func(r *larderv1.AddRecordsRequest) {
+	return declare(t, w.dial(), "mixed", n, func(r *larderv1.AddRecordsRequest) {
 		s := mixedSchema(record.Ragged)
 		r.Schema = s.Proto()
 	})
+}
+
+// mixedRun is jobs on one dataset, with workers that are killed now and then, or not. It returns what each got.
+func mixedRun(t *testing.T, n, kills int, epochs []uint32, change ...func(*larderv1.JobSpec)) []mixedGot {
+	t.Helper()
+	w := serve(t, hurry)
+	uri := declareMixed(t, w, n)
 	trainers, jobs, got := make([]*trainer, len(epochs)), make([]*larderv1.Job, len(epochs)), make([]mixedGot, len(epochs))
 	for i := range trainers {
 		jobs[i], trainers[i] = w.madeJob(madeSpec(fmt.Sprint("job", i), uri, uint32(7+4*i), append(change,
@@ -311,4 +320,92 @@ func TestKilledWorkersBetweenStages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A daemon dies at any moment, under workers that are killed now and then. The next one continues every job where its
+// client is, with the same bytes under the same numbers, once workers have come back.
+func TestDaemonDiesUnderWorkers(t *testing.T) {
+	const n, lives = 50, 3
+	for name, change := range map[string]func(*larderv1.JobSpec){"none": nil, "items": cached, "shared": shared} {
+		r := xrand.New(uint64(len(name)), 5)
+		fs := journal.NewMemFS()
+		var clients []*survivor
+		for i, order := range []string{"stratified", "fixed"} {
+			c := &survivor{seen: map[string][]byte{}, bytes: func(b *client.Batch, row int) []byte {
+				const size = mixedCrop * mixedCrop * 3
+				return b.Field("image")[row*size : (row+1)*size]
+			}}
+			c.spec = madeSpec(order, "python:mixed@1", uint32(5+3*i), recipe(mixedOps...), func(s *larderv1.JobSpec) {
+				out := mixedSchema(mixedCrop)
+				s.Schema, s.Order, s.SampleTimeout = out.Proto(), order, durationpb.New(0)
+			})
+			if change != nil {
+				change(c.spec)
+			}
+			clients = append(clients, c)
+		}
+		for life := range lives {
+			t.Run(fmt.Sprint(name, " life ", life), func(t *testing.T) {
+				w := onDisk(t, fs, hurry)
+				if life == 0 {
+					declareMixed(t, w, n)
+				}
+				fs = liveUnderWorkers(t, w, fs, clients, r, life == lives-1)
+			})
+		}
+		for _, c := range clients {
+			want := all(n)
+			for _, id := range all(n) {
+				want = append(want, 1<<32|id)
+			}
+			exactly(t, name+" "+c.spec.GetName(), c.ids, want)
+		}
+	}
+}
+
+// liveUnderWorkers is one life of a daemon: clients take some batches, or all that are left, and the disk is as its
+// death leaves it.
+func liveUnderWorkers(
+	t *testing.T, w *world, fs *journal.MemFS, clients []*survivor, r *xrand.Rand, last bool,
+) *journal.MemFS {
+	t.Helper()
+	var jobs []*larderv1.Job
+	clients = slices.DeleteFunc(slices.Clone(clients), func(c *survivor) bool { return c.done })
+	for _, c := range clients {
+		c.t = t
+		c.attach(w)
+		job, err := register(w.dial(), c.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs = append(jobs, job.GetJob())
+	}
+	if len(jobs) > 0 {
+		w.shift(jobs[0], 2, 8)
+	}
+	problems := make(chan error)
+	for _, c := range clients {
+		k, use := 1+r.IntN(8), r.IntN(2) == 0
+		if last {
+			k, use = 1000, true
+		}
+		go func() { problems <- c.take(k, use, 2) }()
+	}
+	for range clients {
+		if err := <-problems; err != nil {
+			t.Error(err)
+		}
+	}
+	if r.IntN(2) == 0 {
+		fs = fs.Clone() // as a killed process leaves it
+	} else {
+		fs = fs.Crash(r.IntN) // as a machine without power
+	}
+	for _, c := range clients { // the daemon hears of it too late
+		if c.held != nil {
+			c.held.Release()
+			c.held = nil
+		}
+	}
+	return fs
 }
