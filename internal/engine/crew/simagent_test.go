@@ -137,7 +137,7 @@ func (a *agent) Give(freed []uint64, tasks []wire.TaskFrame) {
 		a.used[at/simRecord] = false
 	}
 	a.todo = append(a.todo, tasks...)
-	if len(tasks) > 0 && !a.inline && a.y.plan.maxRecord > page {
+	if len(tasks) > 0 {
 		a.inTurn(tasks)
 	}
 	a.y.After(0, a.step)
@@ -155,6 +155,9 @@ func (a *agent) inTurn(tasks []wire.TaskFrame) {
 			}
 			delete(a.y.failed, h.t)
 		}
+	}
+	if a.inline || a.y.plan.maxRecord <= page { // it prefers its own jobs; some may have been given back
+		return
 	}
 	for _, f := range c.mu.order {
 		if q := c.mu.queues[f]; c.serves(a.w, f, false) && q.len() <= looked {
