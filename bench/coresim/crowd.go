@@ -22,6 +22,8 @@ type crowd struct {
 	report  func(coordinator.Event)
 	running func() []jobs.Job
 
+	enrolled func(ident.JobID, *Client) // learns of jobs; nil = nobody does
+
 	clients               map[ident.JobID]*simClient
 	waiting               map[coordinator.Token]func(coordinator.Reply) // for a reply
 	token                 coordinator.Token
@@ -120,7 +122,7 @@ func (s *crowd) join(c *Client) {
 		s.machine.memory.sizes = append(s.machine.memory.sizes, augmented{c.Suffix, bytes})
 		return coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix,
 			Share: c.Share,
-			Key:   c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names}
+			Key:   c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names, Making: c.Making}
 	}, func(r coordinator.Reply) {
 		if r.Err != nil {
 			s.checks.fail("register %s: %v", c.Spec.Name, r.Err)
@@ -131,6 +133,9 @@ func (s *crowd) join(c *Client) {
 		s.subsets[c.Spec.Name] = []Selection{{0, c.Sample.Subset}}
 		s.clients[r.Job] = sc
 		s.machine.join(r.Job, c)
+		if s.enrolled != nil {
+			s.enrolled(r.Job, c)
+		}
 		s.seen.joined(sc)
 		if s.m.trusts() && c.Leave > s.clock.now {
 			s.clock.at(c.Leave, func() { s.leave(sc) })

@@ -6,4 +6,7 @@
 // against a store of its own, clients may die, hang, pause and change their subsets, caches may lose entries, and all
 // that was delivered is kept. With one it is the simulator of larder bench sim, bench live and whatif (World): it
 // trusts, keeps nothing, and measures.
+//
+// Samples that workers of clients make are not the Model's: whoever needs them brings an Outside. The tests of
+// internal/engine/crew bring the daemon's own crew.
 package coresim

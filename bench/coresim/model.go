@@ -49,6 +49,8 @@ type Client struct {
 	// Pause pauses the job when rank 0 got that many batches in all, for PauseFor; 0 = never.
 	Pause    int
 	PauseFor time.Duration
+	// Making says who makes its samples: with Workers, the Model's Outside.
+	Making coordinator.Making
 }
 
 // DataChange is something that happens to the dataset of all jobs: their subsets are selected again.
@@ -107,6 +109,8 @@ type Model struct {
 	Lease    time.Duration
 	Usable   func(int64) int64 // as coordinator.Config
 	Refill   func(sharers int) bool
+	// Outside makes what carries out the work of jobs whose samples workers of clients make; nil = there are none.
+	Outside func(Desk) Outside
 	// Check runs Core.Check after every n-th step; 0 = never.
 	Check int
 }

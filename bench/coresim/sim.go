@@ -23,6 +23,7 @@ type sim struct {
 	decisions decisions
 	machine   machine
 	crowd     crowd
+	outside   Outside // nil = no workers of clients
 
 	out    []coordinator.Effect
 	last   coordinator.Event
@@ -63,6 +64,10 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		subsets: map[string][]Selection{}}
 	if m.trusts() {
 		s.crowd.seen = &collected{clock: &s.clock, to: m.Collect}
+	}
+	if m.Outside != nil {
+		s.outside = m.Outside(Desk{s})
+		s.crowd.enrolled = s.outside.Joined
 	}
 	s.plan(clients)
 	cutOff, err := s.loop(limit)
@@ -149,6 +154,7 @@ func (s *sim) loop(limit time.Duration) (cutOff bool, err error) {
 		return true, nil
 	}
 	s.verify(s.machine.memory.check)
+	s.checkOutside(true)
 	return false, nil
 }
 
@@ -170,6 +176,7 @@ func (s *sim) step(ev coordinator.Event) {
 	if s.m.Check > 0 && s.steps%s.m.Check == 0 {
 		s.verify(s.core.Check)
 		s.verify(s.machine.check)
+		s.checkOutside(false)
 	}
 	switch ev.(type) {
 	case *coordinator.Filled, *coordinator.Prepared: // most of all; others follow soon that look at the time
@@ -203,6 +210,9 @@ func (s *sim) wakeAt(d time.Time) {
 
 // do carries out a decision.
 func (s *sim) do(eff coordinator.Effect) {
+	if s.outside != nil && s.outside.Do(eff) {
+		return
+	}
 	switch x := eff.(type) {
 	case coordinator.Prepare:
 		s.machine.add(task{turn: x.Turn, what: eff, object: x.Key.Object, fresh: x.Into == nil,

@@ -43,66 +43,19 @@ func client(name string, subset []ident.ObjectID, batch, epochs int) Client {
 	}
 }
 
-// wholeEpochs checks what the clients themselves received against the subsets: guarantee G1 without the daemon's word.
+// wholeEpochs reports what Whole finds.
 func wholeEpochs(t testing.TB, res *Result, clients []Client) {
 	t.Helper()
-	for _, f := range res.Failures {
+	for _, f := range append(res.Failures, res.Whole(clients)...) {
 		t.Error(f)
 	}
-	type key struct {
-		job   string
-		epoch uint32
-	}
-	got := map[key][]ident.ObjectID{}
-	ranks, batches, unlike := map[key]int{}, map[key]int{}, map[key]bool{}
-	for _, r := range res.Epochs {
-		if r.Ended {
-			k := key{r.Job, r.Epoch}
-			got[k] = append(got[k], r.IDs...)
-			for _, b := range r.Bad {
-				got[k] = append(got[k], b.Object)
-			}
-			full := 0
-			for _, n := range r.Sizes {
-				full += min(n, 1)
-			}
-			unlike[k] = unlike[k] || ranks[k] > 0 && full != batches[k]
-			batches[k] = full
-			ranks[k]++
-		}
-	}
-	for i := range clients {
-		c := &clients[i]
-		for e := range c.Epochs {
-			k := key{c.Spec.Name, uint32(e)}
-			if ranks[k] < c.Spec.World {
-				continue
-			}
-			ids := slices.Clone(got[k])
-			slices.Sort(ids)
-			if n := len(slices.Compact(slices.Clone(ids))); n != len(ids) {
-				t.Errorf("%s epoch %d: %d samples, %d distinct", k.job, k.epoch, len(ids), n)
-			}
-			want := slices.Clone(res.Subset(c.Spec.Name, uint32(e)))
-			spec := c.Spec
-			spec.Subset = len(want)
-			least, most := spec.Dealt(), spec.Subset
-			if spec.InStep() {
-				least -= (spec.World - 1) * spec.Slots // see docs/guarantees.md
-				if unlike[k] {
-					t.Errorf("%s epoch %d: its ranks did not get equally many batches", k.job, k.epoch)
-				}
-			}
-			if len(ids) < least || len(ids) > most {
-				t.Errorf("%s epoch %d: %d samples of %d (at most %d are dropped)", k.job, k.epoch, len(ids), most, most-least)
-			}
-			slices.Sort(want)
-			for _, x := range ids {
-				if _, ok := slices.BinarySearch(want, x); !ok {
-					t.Errorf("%s epoch %d: %d is foreign", k.job, k.epoch, x)
-				}
-			}
-		}
+}
+
+// fresh reports what Stale finds.
+func fresh(t testing.TB, res *Result) {
+	t.Helper()
+	for _, f := range res.Stale() {
+		t.Error(f)
 	}
 }
 
@@ -335,27 +288,6 @@ func TestRandomWorlds(t *testing.T) {
 	if changed < seeds/10 || removed < seeds/10 || paused < seeds/10 || quarantined < seeds/10 || inPlace < seeds {
 		t.Errorf("too little happens: %d subsets were changed, %d samples removed and %d quarantined in an epoch, %d "+
 			"pauses, %d samples prepared in place", changed, removed, quarantined, paused, inPlace)
-	}
-}
-
-// fresh checks guarantee G3: no job gets one instance of a sample twice, by whichever rank, client or epoch.
-func fresh(t testing.TB, res *Result) {
-	t.Helper()
-	type key struct {
-		job      string
-		object   ident.ObjectID
-		instance uint32
-	}
-	seen := map[key]*Received{}
-	for _, r := range res.Epochs {
-		for x, i := range r.Instance {
-			k := key{r.Job, x, i}
-			if o := seen[k]; o != nil {
-				t.Errorf("%s got instance %d of object %d in epochs %d (rank %d) and %d (rank %d)", r.Job, i, x, o.Epoch, o.Rank,
-					r.Epoch, r.Rank)
-			}
-			seen[k] = r
-		}
 	}
 }
 

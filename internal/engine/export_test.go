@@ -5,6 +5,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/work"
+	"larder/internal/ident"
 )
 
 // Ahead returns how many bytes were read ahead at most at any time, and by how many readers at once.
@@ -33,4 +34,21 @@ const Readers = work.Readers
 func (e *Engine) InPlace(ctx context.Context) (in, of uint64, err error) {
 	s, err := inspect(ctx, e.loop, func(c *coordinator.Core) coordinator.Stats { return c.Stats() })
 	return s.InPlace, s.Decodes, err
+}
+
+// Held returns what work under way holds: bytes of working copies and between stages, and bytes of rings.
+func (e *Engine) Held() (copies, rings int64) {
+	return e.pool.Held() + e.crew.Held(), e.memory.rings.Used()
+}
+
+// Entries returns the entries of a tier, as the coordinator knows them.
+func (e *Engine) Entries(ctx context.Context, f ident.Form) (int, error) {
+	return inspect(ctx, e.loop, func(c *coordinator.Core) int {
+		for _, v := range c.Tiers() {
+			if v.Form == f {
+				return v.Entries
+			}
+		}
+		return -1
+	})
 }

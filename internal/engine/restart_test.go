@@ -40,8 +40,9 @@ type survivor struct {
 	ids   []int64
 	seen  map[string][]byte // by epoch, step and row
 	done  bool
-	held  *client.Batch // read and not counted
-	twice int           // batches that came again, with the same bytes
+	held  *client.Batch                         // read and not counted
+	twice int                                   // batches that came again, with the same bytes
+	bytes func(b *client.Batch, row int) []byte // of a sample; nil = those of its image
 }
 
 func (s *survivor) attach(w *world) {
@@ -64,6 +65,15 @@ func (s *survivor) attach(w *world) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// sample is the bytes of a row.
+func (s *survivor) sample(b *client.Batch, row int) []byte {
+	if s.bytes != nil {
+		return s.bytes(b, row)
+	}
+	pix, _, _, _ := b.Image(row)
+	return pix
 }
 
 // take takes up to n batches; use says whether the client counts the last one as used.
@@ -90,7 +100,7 @@ func (s *survivor) take(n int, use bool, epochs uint32) error {
 			return fmt.Errorf("epoch %d step %d came, and epoch %d step %d is next", b.Epoch, b.Step, s.epoch, s.step)
 		}
 		for r, id := range b.Index() {
-			pix, _, _, _ := b.Image(r)
+			pix := s.sample(b, r)
 			key := fmt.Sprint(s.epoch, " ", s.step, " ", id)
 			if old := s.seen[key]; old != nil {
 				s.twice++

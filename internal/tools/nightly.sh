@@ -110,6 +110,10 @@ row K "kernels in C beside their twins in Go, cases at random" \
 row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
 row R29 "whole simulated days with faults" \
   env LARDER_SIM_DAYS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDays$' ./bench/...
+row W/worlds "workers of clients that come, leave, die, hang and lie, in virtual time" \
+  env LARDER_SIM_WORLDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestWorlds' ./internal/engine/crew
+row W/stages "workers killed between stages of tasks, and the daemon under them, with the race detector" \
+  go test -race -tags "$tags" -count="$(n 30)" -timeout 4h -run '^(TestKilledWorkersBetweenStages|TestDaemonDiesUnderWorkers)$' ./internal/engine
 if [ -d .frameworks ]; then
   row F "Lightning, Accelerate, Hugging Face Trainer: killed, resumed, ids counted" internal/tools/frameworks.sh bin/larder
 else

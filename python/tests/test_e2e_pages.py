@@ -27,6 +27,7 @@ PAGES = [
     "docs/will-it-help.md",
     "docs/guides/pytorch.md",
     "docs/guides/python-datasets.md",
+    "docs/guides/from-tensorsocket.md",
     "docs/guides/several-jobs.md",
     "docs/guides/memory.md",
     "docs/guides/stores.md",

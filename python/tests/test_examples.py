@@ -75,6 +75,27 @@ def test_datasets_in_python_are_shared(server, monkeypatch, name, needs, given, 
     assert (samples, items) == (given, made), text
 
 
+@pytest.mark.parametrize(
+    ("name", "needs", "given", "made"),
+    [
+        ("simple", [], 2 * 2 * 960, 960),
+        ("mnist", ["torchvision"], 2 * 2 * 512, 512),
+        ("imagenet", ["torch", "PIL"], 2 * 2 * 240, 240),
+        ("audio_pairs", [], 2 * 2 * 160, None),
+        ("tokens", [], 2 * 2 * 480, 480),
+    ],
+)
+def test_examples_of_tensorsocket(server, name, needs, given, made):
+    for package in needs:
+        pytest.importorskip(package)
+    text = run(server, str(EXAMPLES / "from_tensorsocket" / f"{name}.py"), patience=6 * PATIENCE)
+    assert text.count(", epoch ") == 4, text
+    samples, items = map(int, re.findall(r"(\d+) samples from (\d+) items", text)[0])
+    # What is prepared ahead of a loader that stops counts as given; views are made for each epoch, together or apart.
+    assert samples >= given if name == "simple" else samples == given, text
+    assert items == made if made else given // 2 <= items < given, text
+
+
 def test_torch_train_without_torch_says_so():
     script = str(EXAMPLES / "torch_train.py")
     code = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({script!r}, run_name='__main__')"

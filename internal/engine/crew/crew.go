@@ -188,54 +188,66 @@ func (c *Crew) Stats() Stats {
 
 // feed gives tasks to workers until Stop.
 func (c *Crew) feed() {
-	for {
-		c.mu.Lock()
-		for len(c.mu.added) == 0 && len(c.mu.fresh) == 0 && len(c.mu.dropped) == 0 && !c.mu.stopped {
-			c.wake.Wait()
-		}
-		if c.mu.stopped {
-			c.mu.Unlock()
-			return
-		}
-		added, fresh, dropped := c.mu.added, c.mu.fresh, c.mu.dropped
-		c.mu.added, c.mu.fresh, c.mu.dropped = nil, nil, nil
-		var trivial, native []*task
-		for _, t := range added {
-			switch {
-			case t.answered():
-				trivial = append(trivial, t)
-			case len(t.runs) > 0:
-				native = append(native, t)
-			default:
-				c.enqueue(t)
-			}
-		}
+	for c.await() {
+		c.round()
+	}
+}
+
+// await waits until the feeder has something to do; false after Stop.
+func (c *Crew) await() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.mu.added) == 0 && len(c.mu.fresh) == 0 && len(c.mu.dropped) == 0 && !c.mu.stopped {
+		c.wake.Wait()
+	}
+	return !c.mu.stopped
+}
+
+// round does what there is for the feeder.
+func (c *Crew) round() {
+	c.mu.Lock()
+	if c.mu.stopped {
 		c.mu.Unlock()
-		for _, t := range native {
-			c.native(t)
+		return
+	}
+	added, fresh, dropped := c.mu.added, c.mu.fresh, c.mu.dropped
+	c.mu.added, c.mu.fresh, c.mu.dropped = nil, nil, nil
+	var trivial, native []*task
+	for _, t := range added {
+		switch {
+		case t.answered():
+			trivial = append(trivial, t)
+		case len(t.runs) > 0:
+			native = append(native, t)
+		default:
+			c.enqueue(t)
 		}
-		for _, t := range trivial {
-			c.cfg.Send(t.trivial())
-			t.release()
+	}
+	c.mu.Unlock()
+	for _, t := range native {
+		c.native(t)
+	}
+	for _, t := range trivial {
+		c.cfg.Send(t.trivial())
+		t.release()
+	}
+	for _, t := range dropped {
+		c.dropBlob(t)
+		c.cfg.Send(t.lost())
+		t.release()
+	}
+	for _, w := range fresh {
+		w.pump()
+	}
+	for left := len(added); left > 0; { // the least busy worker first, and each its share
+		w, n := c.idlest(left)
+		if w == nil {
+			break
 		}
-		for _, t := range dropped {
-			c.dropBlob(t)
-			c.cfg.Send(t.lost())
-			t.release()
+		if n = w.give(n, nil); n == 0 {
+			break
 		}
-		for _, w := range fresh {
-			w.pump()
-		}
-		for left := len(added); left > 0; { // the least busy worker first, and each its share
-			w, n := c.idlest(left)
-			if w == nil {
-				break
-			}
-			if n = w.give(n, nil); n == 0 {
-				break
-			}
-			left -= n
-		}
+		left -= n
 	}
 }
 

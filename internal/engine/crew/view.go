@@ -58,3 +58,13 @@ func (c *Crew) Attached() (workers, waiting int) {
 	}
 	return len(c.mu.workers), waiting
 }
+
+// Held is the bytes of records that no tier holds: working copies, and what lies between two stages of a task.
+func (c *Crew) Held() (n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range c.mu.held { // order-free: a sum
+		n += b
+	}
+	return n
+}

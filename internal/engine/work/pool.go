@@ -192,6 +192,13 @@ func (p *Pool) Discard(id coordinator.FlightID) {
 	}
 }
 
+// Held is the bytes of working copies.
+func (p *Pool) Held() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.copied
+}
+
 // recycle keeps the memory of a few working copies; p.mu is held.
 func (p *Pool) recycle(b []byte) {
 	if n := int64(cap(b)); len(p.mu.spare) < 2*p.cfg.Workers && p.mu.spared+n <= p.room {
