@@ -11,21 +11,22 @@ import contextlib
 import itertools
 import operator
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _seeds, _wire
+from . import _places, _seeds, _wire
+from ._places import Place
 from ._session import Session
 from .errors import InvalidError
 
 _HEAD = struct.Struct("<IIII")  # epoch, step of the first batch, flags, batches
 _END = 1
 _FRAME = 1 << 20  # bytes of PICKS that are not exceeded by more batches
-_KEY = "larder_stream"  # in a state_dict
+_IDS = 2**32  # sample ids are below it
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ class Sampling:
     size: int
     drop_last: bool
     rows: npt.NDArray[np.int64] | None = None  # what the indices number; None: the dataset's samples
+    samples: int | None = None  # indices are below it; None: only the daemon knows how far the ids of its dataset go
     first: list[Any] | None = None  # an iterator whose first batch was looked at, and is the first epoch's
 
     def batches(self) -> Iterator[list[Any]]:
@@ -58,6 +60,11 @@ class Sampling:
             return n
         return n // self.size if self.drop_last else -(-n // self.size)
 
+    @property
+    def counted(self) -> int:
+        """Samples of a batch, for states, which count batches; 0 = the sampler gives them."""
+        return 0 if self.batched else self.size
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "first": None}
 
@@ -66,15 +73,20 @@ class Epoch:
     """One pass of a sampler, as far as the daemon may know of it.
 
     ``known`` are the batches that were taken from the sampler and not handed out: a daemon that was restarted is sent
-    them again.
+    them again. A pass that was begun before a state was saved is begun as it was then, and goes on behind what was
+    handed out (``place``).
     """
 
-    def __init__(self, of: Sampling, number: int, samples: int, slots: int) -> None:
+    def __init__(self, of: Sampling, number: int, slots: int, place: Place | None = None) -> None:
         self.of = of
         self.number = number
-        self.samples = samples if of.rows is None else len(of.rows)
         self.most = 2 * slots  # batches that the daemon may have before they are handed out
-        self.batches = of.batches()
+        if place is None:
+            self.before = _places.taken(of.indices)
+            self.batches = of.batches()
+        else:
+            self.before = place.before
+            self.batches = _continued(of, place)
         self.known: collections.deque[bytes] = collections.deque()  # packed
         self.first = 0  # step of the first of them
         self.sent = 0  # the first step that session was not sent
@@ -82,11 +94,6 @@ class Epoch:
         self.over = False  # the sampler has no more
         self.ended = False  # session was told
         self.failed: BaseException | None = None  # the sampler raised
-
-    def skip(self, batches: int) -> None:
-        """Takes batches from the sampler that were handed out before a saved state."""
-        for _ in itertools.islice(self.batches, batches):
-            pass
 
     def due(self, step: int) -> bool:
         """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
@@ -130,14 +137,13 @@ class Epoch:
         while not self.over and self.first + len(self.known) - step < self.most:
             try:
                 batch = next(self.batches, None)
-                packed = None if batch is None else self._pack(batch)
+                if batch is None:
+                    self.over = True
+                else:
+                    self.known.append(self._pack(batch))
             except BaseException as e:
                 self.failed = e  # what it has left is not known any more
                 raise
-            if packed is None:
-                self.over = True
-            else:
-                self.known.append(packed)
 
     def _pack(self, batch: Iterable[Any]) -> bytes:
         ids = _numbers(batch)
@@ -149,16 +155,27 @@ class Epoch:
                 hint="the largest batch comes first, or give the batch_sampler an attribute batch_size of that size",
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.samples:
+        most = _IDS if self.of.samples is None else self.of.samples
+        if low < 0 or high >= most:
             raise InvalidError(
-                f"the sampler gave index {low if low < 0 else high} in batch {step}; the dataset has {self.samples} "
-                "samples",
+                f"the sampler gave index {low if low < 0 else high} in batch {step}"
+                + ("" if self.of.samples is None else f"; the dataset has {most} samples"),
                 subject="sampler",
-                hint=f"indices go from 0 to {self.samples - 1}",
+                hint=f"indices go from 0 to {most - 1}",
             )
         if self.of.rows is not None:
             ids = self.of.rows[ids]
         return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes()
+
+
+def _continued(of: Sampling, place: Place) -> Iterator[list[Any]]:
+    """A pass that begins as it did before a state was saved, behind the batches that were handed out."""
+    with _places.put_back(of.indices, place.before):
+        batches = of.batches()
+        for _ in itertools.islice(batches, place.step):
+            pass
+        first = list(itertools.islice(batches, 1))  # what draws when its pass begins has drawn then
+    return itertools.chain(first, batches)
 
 
 def _numbers(batch: Any) -> npt.NDArray[np.int64]:
@@ -202,40 +219,3 @@ def _undrawn(batches: Any) -> Iterator[None]:
     finally:
         for g, x in zip(own, states, strict=True):
             g.set_state(x)
-
-
-def state(epoch: int, step: int, of: Sampling | None) -> dict[str, Any]:
-    """A saved place: so many batches of an epoch were handed out."""
-    return {_KEY: 1, "epoch": epoch, "step": step, "size": _size(of)}
-
-
-def _size(of: Sampling | None) -> int:
-    """Samples of a batch; 0 = the sampler gives batches."""
-    return 0 if of is None or of.batched else of.size
-
-
-def place(saved: Any, of: Sampling | None = None) -> tuple[int, int]:
-    """The epoch and the step of a saved place.
-
-    Raises:
-        InvalidError: it is none, or one of a loader with an order of larder's, or of other batches.
-    """
-    given = saved if isinstance(saved, Mapping) else {}
-    found = [int(x) for k in ("epoch", "step") if type(x := given.get(k)) is int and 0 <= x < 2**32 - 1]
-    if given.get(_KEY) != 1 or len(found) != 2:
-        raise InvalidError(
-            "the state is not one of a loader with a sampler of its own", subject="state_dict",
-            hint="pass what state_dict() of such a loader returned",
-        )  # fmt: skip
-    if of is not None and given.get("size") != _size(of):
-        raise InvalidError(
-            f"the state was saved with batches of {given.get('size') or 'a batch_sampler'}, this loader has those of "
-            f"{_size(of) or 'a batch_sampler'}: it counts batches", subject="state_dict",
-            hint="use the batch size of then",
-        )  # fmt: skip
-    return found[0], found[1]
-
-
-def is_place(saved: Any) -> bool:
-    """Whether a state was saved by a loader with a sampler."""
-    return isinstance(saved, Mapping) and _KEY in saved

@@ -298,6 +298,14 @@ class _Passes:
     def __len__(self) -> int:
         return len(self.sampler)
 
+    def state_dict(self) -> dict[str, bool]:
+        """What the passes after it depend on, beside the generator."""
+        return {"begun": self.begun}
+
+    def load_state_dict(self, state: Mapping[str, bool]) -> None:
+        """Goes on as the passes did of which that was the state."""
+        self.begun = bool(state["begun"])
+
     def __iter__(self) -> Iterator[Any]:
         if self.first:
             return self._drawn(self.first.pop())
