@@ -76,7 +76,8 @@ def place(saved: Any, size: int | None = None) -> Place:
     given = saved if isinstance(saved, Mapping) else {}
     found = [int(x) for k in ("epoch", "step") if type(x := given.get(k)) is int and 0 <= x < 2**32 - 1]
     if given.get(_KEY) != 1 or len(found) != 2:
-        raise InvalidError("the state is not one of a loader with a sampler of its own", subject="state_dict", hint=_HINT)
+        why = "the state is not one of a loader with a sampler of its own"
+        raise InvalidError(why, subject="state_dict", hint=_HINT)
     if size is not None and given.get("size") != size:
         raise InvalidError(
             f"the state was saved with batches of {given.get('size') or 'a batch_sampler'}, this loader has those of "
@@ -121,7 +122,7 @@ def put_back(indices: Any, before: Before) -> Iterator[None]:
     """
     chain = _chain(indices)
     for k, state in before.samplers.items():
-        x = chain[int(k)] if k.isdecimal() and int(k) < len(chain) else None
+        x: Any = chain[int(k)] if k.isdecimal() and int(k) < len(chain) else None
         if not _keeps(x):
             raise InvalidError(
                 "the state has one of a sampler with state_dict() and load_state_dict(), and this loader's sampler has "

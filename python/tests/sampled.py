@@ -1,4 +1,4 @@
-"""Samplers whose passes are random, in this process and in one that resumes: ``python sampled.py`` (see test_e2e_samplers).
+"""Samplers whose passes are random, in this process and in one that resumes (test_e2e_samplers.py).
 
 It reads the socket of a daemon and states by name of sampler as JSON, and writes what the loaders give that load them.
 """

@@ -386,9 +386,70 @@ def test_a_new_process_gives_the_rest_of_a_pass(server):
         text=True, capture_output=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    for name, (rest, same, *after) in json.loads(done.stdout).items():
+    for name, (rest, untouched, *after) in json.loads(done.stdout).items():
         assert [rest, *after] == want[name], name
-        assert same or name not in sampled.GLOBAL, "the script's random state is its own"
+        assert untouched or name not in sampled.GLOBAL, "the script's random state is its own"
+
+
+def test_a_sampler_that_is_changed_is_followed(loader_of):
+    """Active learning sets the indices between epochs: torch reads them in each epoch, so larder asks from then on."""
+
+    def make(**kw):
+        chosen = data.SubsetRandomSampler([1, 2, 3])
+        kw = kw or {"sampler": chosen, "batch_size": 2}
+        return chosen, loader_of([torch.tensor(i) for i in range(20)], job="active", **kw)
+
+    def one(loader):
+        return sorted(i for b in sampled.passes(loader, 1)[0] for i in b)
+
+    chosen, loader = make()
+    assert [one(loader), one(loader)] == [[1, 2, 3]] * 2
+    assert loader.loader.promise.startswith("strat")
+    for indices in ([4, 5, 6, 7], [1, 2, 3], [9]):
+        chosen.indices = indices
+        assert one(loader) == indices
+        assert loader.loader.promise.startswith("given")
+    assert loader.loader.epoch == 5, "epochs are counted on, so no instance comes again"
+    chosen.indices = list(range(9))
+    it = iter(loader)
+    head = [next(it).tolist() for _ in range(2)]
+    state = loader.state_dict()
+    loader.close()
+    with pytest.raises(larder.StaleError):
+        iter(loader)
+    chosen, second = make()
+    chosen.indices = list(range(9))
+    second.load_state_dict(state)
+    assert sorted([i for b in head for i in b] + one(second)) == list(range(9))
+    second.close()
+    batches = data.BatchSampler(data.SequentialSampler(range(20)), 4, False)
+    _, third = make(batch_sampler=batches)
+    assert len(sampled.passes(third, 1)[0]) == 5
+    batches.batch_size = 7
+    assert sampled.passes(third, 1)[0] == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
+    third.close()
+    chosen, fourth = make()
+    chosen.indices = ["a"]
+    with pytest.raises(larder.InvalidError, match="which are no indices"):
+        one(fourth)
+
+
+def test_a_changed_sampler_that_cannot_be_followed(loader_of):
+    chosen = data.SubsetRandomSampler(range(6))
+    numbers = [torch.tensor(i) for i in range(20)]
+    ranks = loader_of(numbers, sampler=chosen, name="numbers", num_workers=1, rank=0, world_size=2, job="both")
+    chosen.indices = [1]
+    with pytest.raises(larder.InvalidError, match=r"order is that of several ranks.*make a new DataLoader"):
+        iter(ranks)
+    chosen.indices = range(6)
+    loader = loader_of(numbers, sampler=chosen)
+    it = iter(loader)
+    next(it)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    chosen.indices = [1]
+    with pytest.raises(larder.InvalidError, match="a state of the order before was loaded"):
+        iter(loader)
 
 
 def test_what_states_of_samplers_cannot_hold(loader_of):
