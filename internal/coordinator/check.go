@@ -159,6 +159,10 @@ func (fl *flights) Check() error {
 			f.count(&copies, 1)
 		}
 		err = errors.Join(err, f.check())
+		if s := f.follower(); s != nil && s.job.ID != f.job || f.phase <= flightQueued && fl.roster.streams[f.job] == nil {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is the work of job %d, which does not wait for it", id, f.key,
+				f.job))
+		}
 		if queued := fl.queueOf(f).has(f); queued != (f.phase == flightQueued) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}

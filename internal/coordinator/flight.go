@@ -50,9 +50,9 @@ type flight struct {
 	id       FlightID
 	key      ident.Key      // what it makes: Decoded or Augmented
 	base     ident.RecipeID // prefix of the decoded form it makes or starts from
-	job      ident.JobID
-	dataset  int    // index in datasets, of the job
-	turn     uint64 // the earliest turn of those who wait
+	job      ident.JobID    // whose work it is: of the oldest of those who wait, see passOn
+	dataset  int            // index in datasets, of the job
+	turn     uint64         // the earliest turn of those who wait
 	rows     []waiter
 	first    [1]waiter // of rows: most have one
 	augments []*flight // augmented flights that start from its result
@@ -483,68 +483,6 @@ func (fl *flights) forgetFlight(f *flight) {
 	f.become(flightOver)
 	fl.flying.remove(f)
 	delete(fl.flightByID, f.id)
-}
-
-// abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.
-func (fl *flights) abandonFlight(f *flight, then func(waiter)) {
-	rows, augments := f.rows, f.augments
-	f.rows, f.augments = nil, nil
-	fl.dequeue(f)
-	fl.forgetFlight(f)
-	fl.needs.drop(f.entry)
-	if f.from == ident.Stored {
-		fl.needs.drop(f.encoded)
-	} else {
-		fl.needs.unpin(f.encoded)
-	}
-	f.entry, f.encoded = pin{}, pin{}
-	fl.leaveSource(f)
-	fl.needs.relevel(f.key.Object)
-	for _, a := range augments {
-		a.parent = nil
-		fl.abandonFlight(a, then)
-	}
-	for _, w := range rows {
-		w.d.rows[w.row].flight = nil
-		then(w)
-	}
-}
-
-// leaveFlight takes a row of a canceled batch out of its flight; a flight without waiters that was not handed
-// out yet is given up.
-func (fl *flights) leaveFlight(d *delivery, i int) {
-	f := d.rows[i].flight
-	d.rows[i].flight = nil
-	if f == nil {
-		return
-	}
-	for n, w := range f.rows {
-		if w.d == d && w.row == i {
-			f.rows = append(f.rows[:n], f.rows[n+1:]...)
-			break
-		}
-	}
-	fl.dropUnwanted(f)
-}
-
-func (fl *flights) dropUnwanted(f *flight) {
-	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
-		return
-	}
-	parent := f.parent
-	if parent != nil && parent.phase != flightCopied {
-		for n, a := range parent.augments {
-			if a == f {
-				parent.augments = append(parent.augments[:n], parent.augments[n+1:]...)
-				break
-			}
-		}
-		f.parent = nil // it never used the copy, so leaveSource must not count it
-	}
-	fl.abandonFlight(f, nil)
-	if parent != nil && parent.phase != flightCopied {
-		fl.dropUnwanted(parent)
-	}
 }
 
 // filled takes the result of a fill into a batch.
