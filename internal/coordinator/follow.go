@@ -14,6 +14,7 @@ func (fl *flights) abandonFlight(f *flight, then func(waiter)) {
 	rows, augments := f.rows, f.augments
 	f.rows, f.augments = nil, nil
 	fl.dequeue(f)
+	fl.leaveOutage(f)
 	fl.forgetFlight(f)
 	fl.needs.drop(f.entry)
 	if f.from == ident.Stored {
@@ -79,7 +80,7 @@ func (f *flight) follower() *stream {
 func (fl *flights) leave(s *stream) {
 	var over []*flight
 	for _, f := range fl.flightByID { // order-free: they are sorted
-		if f.job == s.job.ID && f.phase <= flightQueued && f.follower() == nil {
+		if f.job == s.job.ID && f.phase <= flightAway && f.follower() == nil {
 			over = append(over, f)
 		}
 	}
@@ -90,7 +91,7 @@ func (fl *flights) leave(s *stream) {
 }
 
 func (fl *flights) dropUnwanted(f *flight) {
-	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
+	if f.phase > flightAway || len(f.rows) > 0 || len(f.augments) > 0 {
 		return
 	}
 	parent := f.parent
