@@ -12,8 +12,8 @@ import (
 // A place that a dataset is read from may fail as a whole: credentials expire, a disk is unmounted, a bucket cannot be
 // reached. That says nothing of the samples, so none is quarantined, and no epoch loses one: what is to be read from
 // there waits. One flight at a time tries it again, after longer and longer pauses; the first that is answered, with
-// bytes or with what is wrong with that sample, ends the outage for all. Jobs need no bound of their own: a client waits
-// as long as its timeout says, and WaitOf names the cause. What is in memory is served meanwhile.
+// bytes or with what is wrong with that sample, ends the outage for all. Jobs need no bound of their own: a client
+// waits as long as its timeout says, and WaitOf names the cause. What is in memory is served meanwhile.
 
 // Pauses between two tries; each is twice the one before.
 const (
@@ -42,7 +42,7 @@ func (fl *flights) outageOf(dataset int) *outage {
 	return nil
 }
 
-// keepBack has a flight wait whose turn it is to be read from a place that does not answer, and reports whether it does.
+// keepBack has a flight wait that is to be read from a place which does not answer, and reports whether it does.
 func (fl *flights) keepBack(f *flight) bool {
 	if len(fl.outages) == 0 || f.key.Form != ident.Decoded || f.from != ident.Stored {
 		return false
