@@ -159,7 +159,7 @@ func (fl *flights) Check() error {
 			f.count(&copies, 1)
 		}
 		err = errors.Join(err, f.check())
-		if s := f.follower(); s != nil && s.job.ID != f.job || f.phase <= flightAway && fl.roster.streams[f.job] == nil {
+		if f.follower() != nil && !f.followedBy(f.job) || f.phase <= flightAway && fl.roster.streams[f.job] == nil {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is the work of job %d, which does not wait for it", id, f.key,
 				f.job))
 		}

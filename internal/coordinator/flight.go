@@ -51,7 +51,7 @@ type flight struct {
 	id       FlightID
 	key      ident.Key      // what it makes: Decoded or Augmented
 	base     ident.RecipeID // prefix of the decoded form it makes or starts from
-	job      ident.JobID    // whose work it is: of the oldest of those who wait, see passOn
+	job      ident.JobID    // whose work it is: of one that waits for it, see passOn
 	dataset  int            // index in datasets, of the job
 	turn     uint64         // the earliest turn of those who wait
 	rows     []waiter

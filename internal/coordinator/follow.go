@@ -53,11 +53,11 @@ func (fl *flights) leaveFlight(d *delivery, i int) {
 	fl.dropUnwanted(f)
 }
 
-// passOn makes a flight, and what it waits for, the work of the oldest of those who wait for it. The job that began it
-// may leave, end and be forgotten while others follow; what the executor is told must be of a job that it knows.
+// passOn makes a flight, and what it waits for, the work of the oldest of those who wait for it, if the job whose work
+// it was has left: that may end and be forgotten, and what the executor is told must be of a job that it knows.
 func (fl *flights) passOn(f *flight) {
 	for ; f != nil; f = f.parent {
-		if s := f.follower(); s != nil {
+		if s := f.follower(); s != nil && !f.followedBy(f.job) {
 			f.job, f.dataset = s.job.ID, s.dataset
 		}
 	}
@@ -74,6 +74,21 @@ func (f *flight) follower() *stream {
 		}
 	}
 	return nil
+}
+
+// followedBy reports whether a job waits for a flight.
+func (f *flight) followedBy(job ident.JobID) bool {
+	for i := range f.rows {
+		if f.rows[i].d.s.job.ID == job {
+			return true
+		}
+	}
+	for _, a := range f.augments {
+		if a.followedBy(job) {
+			return true
+		}
+	}
+	return false
 }
 
 // leave gives up what was to be made ahead for a job that ends, and that nobody has asked for.
