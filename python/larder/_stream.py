@@ -7,7 +7,6 @@ to the daemon before they are handed out.
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 import operator
 import struct
@@ -72,9 +71,9 @@ class Sampling:
 class Epoch:
     """One pass of a sampler, as far as the daemon may know of it.
 
-    ``known`` are the batches that were taken from the sampler and not handed out: a daemon that was restarted is sent
-    them again. A pass that was begun before a state was saved is begun as it was then, and goes on behind what was
-    handed out (``place``).
+    ``known`` are the batches that were taken from the sampler and not handed out, each with its step, so that an
+    interrupt cannot part the two: a daemon that was restarted is sent them again. A pass that was begun before a state
+    was saved is begun as it was then, and goes on behind what was handed out (``place``).
     """
 
     def __init__(self, of: Sampling, number: int, slots: int, place: Place | None = None) -> None:
@@ -87,8 +86,8 @@ class Epoch:
         else:
             self.before = place.before
             self.batches = _continued(of, place)
-        self.known: collections.deque[bytes] = collections.deque()  # packed
-        self.first = 0  # step of the first of them
+        self.known: collections.deque[tuple[int, bytes]] = collections.deque()  # packed
+        self.drawn = 0  # batches that were taken from the sampler
         self.sent = 0  # the first step that session was not sent
         self.session: Session | None = None
         self.over = False  # the sampler has no more
@@ -97,7 +96,7 @@ class Epoch:
 
     def due(self, step: int) -> bool:
         """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
-        return not self.ended and self.first + len(self.known) - step <= self.most - self.most // 4
+        return not self.ended and self.drawn - step <= self.most - self.most // 4
 
     def tell(self, s: Session, step: int, deadline: float) -> None:
         """Tells the daemon of more batches, or of all that it may have lost.
@@ -110,19 +109,20 @@ class Epoch:
             self.session, self.sent, self.ended = s, step, False
         elif not self.due(step):
             return
-        while self.first < step and self.known:
+        while self.known and self.known[0][0] < step:
             self.known.popleft()
-            self.first += 1
         self._draw(step)
-        while self.sent < self.first + len(self.known) or (self.over and not self.ended):
+        while self.sent < self.drawn or (self.over and not self.ended):
             first, size = self.sent, 0
             batches: list[bytes] = []
-            for packed in itertools.islice(self.known, first - self.first, None):
+            for at, packed in self.known:
+                if at < first:
+                    continue
                 if batches and size + len(packed) > _FRAME:
                     break
                 batches.append(packed)
                 size += len(packed)
-            last = self.over and first + len(batches) == self.first + len(self.known)
+            last = self.over and first + len(batches) == self.drawn
             head = _HEAD.pack(self.number, first, _END if last else 0, len(batches))
             s.send(_wire.PICKS, head + b"".join(batches), deadline, "the daemon to read which samples come next")
             self.sent, self.ended = first + len(batches), last
@@ -134,20 +134,21 @@ class Epoch:
                 f"the sampler of this epoch was ended by {type(self.failed).__name__}", subject="sampler",
                 hint="begin another epoch",
             ) from self.failed  # fmt: skip
-        while not self.over and self.first + len(self.known) - step < self.most:
+        while not self.over and self.drawn - step < self.most:
             try:
                 batch = next(self.batches, None)
                 if batch is None:
                     self.over = True
                 else:
-                    self.known.append(self._pack(batch))
+                    self.known.append((self.drawn, self._pack(batch)))
+                    self.drawn += 1
             except BaseException as e:
                 self.failed = e  # what it has left is not known any more
                 raise
 
     def _pack(self, batch: Iterable[Any]) -> bytes:
         ids = _numbers(batch)
-        step = self.first + len(self.known)
+        step = self.drawn
         if not 0 < len(ids) <= self.of.size:
             raise InvalidError(
                 f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {self.of.size}",
@@ -199,23 +200,16 @@ def largest(batches: Any) -> tuple[int, list[Any] | None]:
         return size, None
     if isinstance(batches, (list, tuple)):
         return max((len(b) for b in batches), default=1), None
-    with _undrawn(batches):
-        it = iter(batches)
-        first = [list(b) for b in itertools.islice(it, 1)]
-    size = len(first[0]) if first else 1
-    return size, [itertools.chain(first, it)] if it is batches else None  # what passes once cannot begin again
-
-
-@contextlib.contextmanager
-def _undrawn(batches: Any) -> Iterator[None]:
-    """Puts the random generators back that a sampler draws from: those of the process and its own."""
-    sampler = getattr(batches, "sampler", None)
-    found: list[Any] = [getattr(x, "generator", None) for x in (batches, sampler)]
-    own = [g for g in found if hasattr(g, "get_state")]
-    states = [g.get_state() for g in own]
+    before, kept = _places.taken(batches), _seeds.Kept()
+    kept.__enter__()
+    it = iter(batches)
+    once = it is batches  # what passes once cannot begin again: what it has drawn is drawn
     try:
-        with _seeds.Kept():
-            yield
+        first = [list(b) for b in itertools.islice(it, 1)]
     finally:
-        for g, x in zip(own, states, strict=True):
-            g.set_state(x)
+        if not once:
+            kept.__exit__()
+            with _places.put_back(batches, before):
+                pass
+    size = len(first[0]) if first else 1
+    return size, [itertools.chain(first, it)] if once else None

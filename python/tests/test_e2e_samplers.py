@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -328,6 +329,32 @@ def test_the_size_of_batches_is_looked_at_without_a_trace(loader_of):
     assert [b.tolist() for b in got] == [[0], [1, 2, 3], [4]]
 
 
+class Grouped(sampled.Own):
+    """A batch_sampler without a batch_size, whose generator has another name than torch's."""
+
+    def __iter__(self):
+        order = list(super().__iter__())
+        yield from (order[i : i + 5] for i in range(0, len(order), 5))
+
+
+def test_looking_at_a_batch_draws_from_no_generator_for_good(loader_of):
+    numbers = [torch.tensor(i) for i in range(sampled.N)]
+    for rng in (lambda: random.Random(2), lambda: np.random.default_rng(2)):
+        want, got = (
+            sampled.passes(make(numbers, batch_sampler=Grouped(rng())), 2) for make in (data.DataLoader, loader_of)
+        )
+        assert got == want
+    draws = []
+
+    def once():
+        for _ in range(6):
+            draws.append(int(torch.randint(1 << 60, ())))
+            yield [draws[-1] % 20]
+
+    assert len(sampled.passes(loader_of(numbers, batch_sampler=once()), 1)[0]) == 6
+    assert len(set(draws)) == 6, "what is drawn from a pass that cannot begin again is not drawn twice"
+
+
 def test_random_samplers_of_other_data_are_taken_at_their_word(loader_of):
     numbers = [torch.tensor(i) for i in range(20)]
     sampler = data.RandomSampler(range(10), num_samples=20)
@@ -504,30 +531,59 @@ def test_an_interrupt_keeps_a_loaded_place(loader_of):
 
 
 class Interrupted(collections.deque):
-    """Where an interrupt comes when something is put in, at a place."""
+    """Where an interrupt comes once, before or after a batch is put in or taken out."""
 
-    def __init__(self, at):
+    def __init__(self, what, late):
         super().__init__()
-        self.at = at
+        self.what, self.late = what, late
+
+    def _do(self, what, act):
+        hit = what == self.what and (what == "popleft" or len(self) == 3)
+        if hit:
+            self.what = ""
+        if hit and not self.late:
+            raise KeyboardInterrupt
+        done = act()
+        if hit:
+            raise KeyboardInterrupt
+        return done
 
     def append(self, x):
-        if len(self) == self.at:
-            self.at = -1
-            raise KeyboardInterrupt
-        super().append(x)
+        return self._do("append", lambda: collections.deque.append(self, x))
+
+    def popleft(self):
+        return self._do("popleft", lambda: collections.deque.popleft(self))
 
 
-def test_an_interrupt_between_two_steps_loses_no_batch_silently():
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", ["append", "popleft"])
+def test_an_interrupt_between_two_steps_loses_no_batch_silently(what, late):
+    """Every batch is sent under its step, or the epoch ends with words."""
+    sent = {}
+
     class Session:
-        def send(self, *_):
-            pass
+        def send(self, _type, payload, *_):
+            _, step, _, batches = struct.unpack_from("<IIII", payload)
+            for i in range(batches):
+                (n,) = struct.unpack_from("<I", payload, 16 + 12 * i)
+                sent[step + i] = list(struct.unpack_from(f"<{n}I", payload, 20 + 12 * i))
 
-    epoch = _stream.Epoch(_stream.Sampling(range(20), False, 2, False, samples=20), 0, 4)
-    epoch.known = Interrupted(3)
-    with pytest.raises(KeyboardInterrupt):
-        epoch.tell(Session(), 0, 0.0)
-    with pytest.raises(larder.InvalidError, match="ended by KeyboardInterrupt"):
-        epoch.tell(Session(), 0, 0.0)
+    session = Session()
+    epoch = _stream.Epoch(_stream.Sampling(range(40), False, 2, False, samples=40), 0, 4)
+    epoch.known = Interrupted(what, late)
+    step = 0
+    try:
+        while step < 20:
+            try:
+                epoch.tell(session, step, 0.0)
+            except KeyboardInterrupt:
+                continue
+            assert sent[step] == [2 * step, 2 * step + 1]
+            step += 3
+    except larder.InvalidError as e:
+        assert what == "append" and "ended by KeyboardInterrupt" in str(e)
+    else:
+        assert what == "popleft"
 
 
 @pytest.mark.parametrize("politely", [False, True])
