@@ -89,6 +89,14 @@ type Facts struct {
 	Stored      int           // samples of it that are to be read from storage
 	Waiting     time.Duration // how long the client has waited in next(); 0 = it does not wait
 	Workers     *Workers      // that make the samples; nil = larder's own do
+	Outage      *Outage       // of the place that samples of it are to be read from; nil = it answers
+}
+
+// Outage is a place that a dataset is read from and that does not answer.
+type Outage struct {
+	Why   string
+	For   time.Duration
+	Again time.Duration // the pause before the next try
 }
 
 // Workers are the worker processes of clients that can make a job's samples.
@@ -191,6 +199,10 @@ func (f *Facts) preparing(m Machine, say func(Cause, string, ...any) Wait) Wait 
 	}
 	cores := fmt.Sprintf("cores: %d of %d workers decode or augment, and used %.0f %% of the cores over the last second",
 		m.Busy, m.Workers, 100*m.Cores)
+	if o := f.Outage; o != nil {
+		return say(Storage, "storage, which has failed for %s and is tried again every %s: %s; %s", seconds(o.For),
+			seconds(o.Again), o.Why, next)
+	}
 	if k := f.Workers; k != nil && f.Rows > f.There {
 		return say(Worker, "%s; %s", k.text(), next)
 	}

@@ -159,7 +159,11 @@ func (fl *flights) Check() error {
 			f.count(&copies, 1)
 		}
 		err = errors.Join(err, f.check())
-		if queued := fl.queueOf(f).has(f); queued != (f.phase == flightQueued) {
+		if f.follower() != nil && !f.followedBy(f.job) || f.phase <= flightAway && fl.roster.streams[f.job] == nil {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is the work of job %d, which does not wait for it", id, f.key,
+				f.job))
+		}
+		if queued := fl.queueOf(f).has(f); queued != (f.phase == flightQueued || f.phase == flightAway) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: in the queue: %v", id, f.key, queued))
 		}
 	}
@@ -174,7 +178,7 @@ func (fl *flights) Check() error {
 		err = errors.Join(err, fmt.Errorf("%d flights are filed under their keys, %d under their numbers", fl.flying.n,
 			len(fl.flightByID)))
 	}
-	return errors.Join(err, fl.queue.check(), fl.onCopies.check(), fl.foreign.check())
+	return errors.Join(err, fl.checkOutages(), fl.queue.check(), fl.onCopies.check(), fl.foreign.check())
 }
 
 // check tests that the phase of a flight agrees with its source and with who waits for it.
@@ -187,11 +191,11 @@ func (f *flight) check() error {
 		err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and shared", f.id, f.key))
 	}
 	switch f.phase {
-	case flightWaits, flightQueued:
+	case flightWaits, flightQueued, flightAway:
 		if !f.refill && len(f.rows) == 0 && len(f.augments) == 0 {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s: nothing waits for it", f.id, f.key))
 		}
-		if there := f.parent == nil || f.parent.phase == flightCopied; there != (f.phase == flightQueued) {
+		if there := f.parent == nil || f.parent.phase == flightCopied; there != (f.phase != flightWaits) {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is in phase %d, and its source is there: %v", f.id, f.key,
 				f.phase, there))
 		}

@@ -138,6 +138,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.tiering.resizeSlice()
 	c.needs.rankEncoded()
 
+	c.flights.tryPlaces()
 	c.flights.dispatch()
 	c.flights.refill()
 	c.needs.rankEncoded() // again, because refill may have displaced decoded samples
@@ -203,6 +204,9 @@ func (c *Core) Deadline() time.Time {
 		return c.step.now
 	}
 	d := c.life.jobs.Deadline()
+	if at := c.flights.nextTry(); !at.IsZero() && (d.IsZero() || at.Before(d)) {
+		d = at
+	}
 	for _, s := range c.roster.order {
 		for r := range s.job.Ranks {
 			if at := c.life.idleOut(s, r); !at.IsZero() && (d.IsZero() || at.Before(d)) {

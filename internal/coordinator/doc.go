@@ -10,7 +10,7 @@
 //
 //	lifecycle  jobs, clients and epochs (lifecycle.go, epochs.go, attach.go, cut.go, restore.go, change.go, idle.go)
 //	planner    batches, from the picks to the account (plan.go, picks.go, deal.go, account.go, remainder.go)
-//	flights    preparations under way, and what fills a row (flight.go, rows.go, inplace.go, share.go)
+//	flights    preparations, and what fills a row (flight.go, follow.go, outage.go, rows.go, inplace.go, share.go)
 //	tiering    how large the tiers are: the model, the rule of thumb, quotas (tiering.go, quota.go, model.go, degree.go)
 //	needs      what is cached for whom, and who still needs it (needs.go, entries.go)
 //	roster     live jobs, and the prefixes, share groups and datasets that they have in common

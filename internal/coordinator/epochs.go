@@ -193,7 +193,7 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	case rest != nil:
 		err = lc.beginRest(s, rest)
 	case j.Spec.Given:
-		s.picked = 0
+		s.picked = picks{}
 	default:
 		err = lc.sampler.StartEpoch(j.ID, epoch)
 	}

@@ -131,6 +131,7 @@ type Prepared struct {
 	Read    int64        // bytes read from storage; 0 = a hit in the encoded tier
 	Lost    bool         // the source the coordinator believed in is gone: a cache was lost, not a sample
 	Tried   bool         // with Err: it was tried again already
+	Away    bool         // with Err, of a Prepare from Stored: the place that it is read from failed, not the sample
 	// Augments is how many random suffixes were run for the row of a Prepare in place: 1 or 0. That row is filled when
 	// nothing failed.
 	Augments int
@@ -323,6 +324,18 @@ type CloseRank struct {
 // JobEnded says that a job is Dead or Done; the executor forgets its recipe when its last flight is done.
 type JobEnded struct{ Job ident.JobID }
 
+// PlaceFailed says that the place which an object is read from does not answer; see outage.
+type PlaceFailed struct {
+	Object ident.ObjectID
+	Why    string
+}
+
+// PlaceBack says that such a place answers again, or that nobody waits for it any more.
+type PlaceBack struct {
+	Why   string // it had failed
+	After time.Duration
+}
+
 // Reply answers a request.
 type Reply struct {
 	Token Token
@@ -350,15 +363,17 @@ type Complain struct {
 	Text string
 }
 
-func (Prepare) isEffect()   {}
-func (Augment) isEffect()   {}
-func (*Fill) isEffect()     {}
-func (Discard) isEffect()   {}
-func (FreeKey) isEffect()   {}
-func (SetBudget) isEffect() {}
-func (Deliver) isEffect()   {}
-func (EndEpoch) isEffect()  {}
-func (CloseRank) isEffect() {}
-func (JobEnded) isEffect()  {}
-func (Reply) isEffect()     {}
-func (Complain) isEffect()  {}
+func (Prepare) isEffect()     {}
+func (Augment) isEffect()     {}
+func (*Fill) isEffect()       {}
+func (Discard) isEffect()     {}
+func (FreeKey) isEffect()     {}
+func (SetBudget) isEffect()   {}
+func (Deliver) isEffect()     {}
+func (EndEpoch) isEffect()    {}
+func (CloseRank) isEffect()   {}
+func (JobEnded) isEffect()    {}
+func (PlaceFailed) isEffect() {}
+func (PlaceBack) isEffect()   {}
+func (Reply) isEffect()       {}
+func (Complain) isEffect()    {}

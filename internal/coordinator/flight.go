@@ -29,6 +29,7 @@ type flights struct {
 	copies      int                    // working copies that are there, but for foreign ones
 	turn        uint64                 // the latest turn served
 	foreignTurn uint64                 // the same among foreign work
+	outages     []*outage              // of places that do not answer, in the order in which they began
 	running     int                    // handed out, but for foreign ones
 	quarantine  map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
 	rng         *xrand.Rand            // of what idle workers augment ahead
@@ -50,9 +51,9 @@ type flight struct {
 	id       FlightID
 	key      ident.Key      // what it makes: Decoded or Augmented
 	base     ident.RecipeID // prefix of the decoded form it makes or starts from
-	job      ident.JobID
-	dataset  int    // index in datasets, of the job
-	turn     uint64 // the earliest turn of those who wait
+	job      ident.JobID    // whose work it is: of one that waits for it, see passOn
+	dataset  int            // index in datasets, of the job
+	turn     uint64         // the earliest turn of those who wait
 	rows     []waiter
 	first    [1]waiter // of rows: most have one
 	augments []*flight // augmented flights that start from its result
@@ -68,8 +69,9 @@ type flight struct {
 	parent   *flight // Augmented: the flight it waits for, or whose copy it uses
 
 	phase   flightPhase
-	foreign bool // workers of clients make it, see Making
-	bare    bool // its result is the sample's number alone, see Making
+	outage  *outage // that it waits for, or is to try; nil = none
+	foreign bool    // workers of clients make it, see Making
+	bare    bool    // its result is the sample's number alone, see Making
 	// alone says that no other job wanted the sample in this form when its pick was committed, and that no tier will
 	// keep it. It is prepared in place, straight into its row, and does not count as cached. A second job that wants
 	// the sample before work starts shares the flight, which is then not alone.
@@ -86,8 +88,8 @@ func (fl *flights) moveForward(f *flight, turn uint64) {
 			continue
 		}
 		f.turn = turn
-		if f.phase == flightQueued {
-			fl.enqueue(f)
+		if f.phase == flightQueued || f.phase == flightAway {
+			fl.queueOf(f).put(f)
 		}
 	}
 }
@@ -207,6 +209,8 @@ func (fl *flights) dequeue(f *flight) { fl.queueOf(f).remove(f) }
 
 func (fl *flights) queueOf(f *flight) *turns {
 	switch {
+	case f.phase == flightAway:
+		return &f.outage.away
 	case f.foreign:
 		return &fl.foreign
 	case f.parent != nil:
@@ -252,6 +256,9 @@ func (fl *flights) dispatch() {
 		f, ok := fl.nextFlightInTurn()
 		if !ok {
 			return
+		}
+		if fl.keepBack(f) {
+			continue
 		}
 		fl.running++
 		fl.turn = max(fl.turn, f.turn)
@@ -303,6 +310,7 @@ func (fl *flights) prepared(e Prepared) {
 		fl.step.stats.SourceBytes += uint64(e.Read)
 		fl.countWork(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
 	}
+	fl.answered(f, e)
 	if e.Err != "" || e.Lost {
 		if f.phase == flightInPlace {
 			defer fl.settle(fl.leavePlace(f)) // if it was canceled
@@ -412,7 +420,7 @@ func (fl *flights) retire(f *flight) {
 
 // failed tries again once; a second failure quarantines the sample for every job with that prefix of the recipe
 // (another one may ask for less than what failed). A lost cache entry is no failure of the sample: it is prepared again
-// from storage.
+// from storage. Nor is a place that does not answer one of its samples: they wait for it.
 func (fl *flights) failed(f *flight, e Prepared) {
 	x := f.key.Object
 	unwanted := len(f.rows) == 0 && len(f.augments) == 0 // all that waited have left
@@ -426,6 +434,9 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		return
 	case unwanted:
 		fl.abandonFlight(f, nil)
+		return
+	case e.Away:
+		fl.placeFailed(f, e.Err)
 		return
 	case e.Lost || f.attempts == 0 && !e.Tried: // from storage: the copy in memory is gone, or may be what is bad
 		if !e.Lost {
@@ -483,68 +494,6 @@ func (fl *flights) forgetFlight(f *flight) {
 	f.become(flightOver)
 	fl.flying.remove(f)
 	delete(fl.flightByID, f.id)
-}
-
-// abandonFlight takes a flight away and hands its rows, and those of what depends on it, to then.
-func (fl *flights) abandonFlight(f *flight, then func(waiter)) {
-	rows, augments := f.rows, f.augments
-	f.rows, f.augments = nil, nil
-	fl.dequeue(f)
-	fl.forgetFlight(f)
-	fl.needs.drop(f.entry)
-	if f.from == ident.Stored {
-		fl.needs.drop(f.encoded)
-	} else {
-		fl.needs.unpin(f.encoded)
-	}
-	f.entry, f.encoded = pin{}, pin{}
-	fl.leaveSource(f)
-	fl.needs.relevel(f.key.Object)
-	for _, a := range augments {
-		a.parent = nil
-		fl.abandonFlight(a, then)
-	}
-	for _, w := range rows {
-		w.d.rows[w.row].flight = nil
-		then(w)
-	}
-}
-
-// leaveFlight takes a row of a canceled batch out of its flight; a flight without waiters that was not handed
-// out yet is given up.
-func (fl *flights) leaveFlight(d *delivery, i int) {
-	f := d.rows[i].flight
-	d.rows[i].flight = nil
-	if f == nil {
-		return
-	}
-	for n, w := range f.rows {
-		if w.d == d && w.row == i {
-			f.rows = append(f.rows[:n], f.rows[n+1:]...)
-			break
-		}
-	}
-	fl.dropUnwanted(f)
-}
-
-func (fl *flights) dropUnwanted(f *flight) {
-	if f.phase > flightQueued || len(f.rows) > 0 || len(f.augments) > 0 {
-		return
-	}
-	parent := f.parent
-	if parent != nil && parent.phase != flightCopied {
-		for n, a := range parent.augments {
-			if a == f {
-				parent.augments = append(parent.augments[:n], parent.augments[n+1:]...)
-				break
-			}
-		}
-		f.parent = nil // it never used the copy, so leaveSource must not count it
-	}
-	fl.abandonFlight(f, nil)
-	if parent != nil && parent.phase != flightCopied {
-		fl.dropUnwanted(parent)
-	}
 }
 
 // filled takes the result of a fill into a batch.

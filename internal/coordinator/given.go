@@ -2,12 +2,33 @@ package coordinator
 
 import (
 	"larder/internal/errs"
+	"larder/internal/ident"
 	"larder/jobs"
 )
 
 // Jobs of order given: their clients say which samples come (jobs.Spec.Given). The sampler does not know them, so they
 // reach no other order. What they bring into memory is neutral, and in the tiers only what is planned for them counts.
-// Each pick is an instance of its own: a sample that comes twice in an epoch is augmented twice (guarantee G3).
+// Each pick is an instance of its own: a sample that comes twice in an epoch is augmented twice (guarantee G3). So an
+// epoch takes as many instances as its most frequent sample has picks.
+
+// picks counts how often each object was picked in an epoch.
+type picks struct{ pages [][]uint32 }
+
+const pageOfPicks = 1 << 10 // objects that are counted together, so that a small subset of a large dataset costs little
+
+// add counts a pick, and returns how many came before it.
+func (p *picks) add(x ident.ObjectID) uint32 {
+	at := int(x / pageOfPicks)
+	for len(p.pages) <= at {
+		p.pages = append(p.pages, nil)
+	}
+	if p.pages[at] == nil {
+		p.pages[at] = make([]uint32, pageOfPicks)
+	}
+	n := &p.pages[at][x%pageOfPicks]
+	*n++
+	return *n - 1
+}
 
 // picks takes the next batches of an index stream.
 func (lc *lifecycle) picks(e Picks) {
@@ -60,8 +81,6 @@ func (s *stream) refusePicks(k *jobs.Rank, e Picks) error {
 func (pl *planner) planGiven(d *delivery) {
 	s := d.s
 	picks := s.job.NextGiven(d.rank)
-	d.instance += s.picked
-	s.picked += uint32(len(picks))
 	d.rows, d.fills = make([]row, 0, len(picks)), make([]Fill, len(picks))
 	pl.deliveries[d.id] = d
 	s.ranks[d.rank].planned = append(s.ranks[d.rank].planned, d)
@@ -71,7 +90,7 @@ func (pl *planner) planGiven(d *delivery) {
 		if err := d.ledger.Commit(x); err != nil {
 			pl.step.complain(s.job.ID, err)
 		}
-		d.rows = append(d.rows, row{object: x, at: uint32(i), turn: pl.flights.takeTurn(s)})
+		d.rows = append(d.rows, row{object: x, at: s.picked.add(x), turn: pl.flights.takeTurn(s)})
 		pl.flights.source(d, i)
 	}
 	pl.persistOf(d, RecordAssigned{Job: s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step, Objects: picks})
@@ -79,10 +98,11 @@ func (pl *planner) planGiven(d *delivery) {
 
 // newest is the newest instance among the rows of a batch.
 func (d *delivery) newest() uint32 {
-	if !d.s.job.Spec.Given || len(d.rows) == 0 {
-		return d.instance
+	at := uint32(0)
+	for i := range d.rows {
+		at = max(at, d.rows[i].at)
 	}
-	return d.instance + d.rows[len(d.rows)-1].at
+	return d.instance + at
 }
 
 // endStream ends the epoch of a rank whose client has said which batch is the last, when it was sent that one.

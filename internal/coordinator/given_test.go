@@ -90,6 +90,46 @@ func TestGivenOrder(t *testing.T) {
 	}
 }
 
+// An epoch takes as many instances as its most frequent sample has picks, however long it is, also where a daemon that
+// died goes on with it: there are 2^32 of them, and an epoch may have a billion picks.
+func TestGivenInstances(t *testing.T) {
+	r, p, log, reg := recordedRun(t, asGiven, slots(3))
+	c := &streamer{t: t, r: r, reg: reg, log: log, peer: p, instances: map[ident.ObjectID]map[uint32][2]int{}}
+	all := []ident.ObjectID{0, 1, 2, 3, 4, 5, 6, 7, 8}
+	newest := uint32(0)
+	for c.epoch = range uint32(5) {
+		c.batches, c.got, c.step, c.sent, c.held = batchesOf(4, all...), nil, 0, 0, nil
+		if c.epoch == 2 {
+			c.batches = append(c.batches, batchesOf(4, 7, 7, 7)...)
+		}
+		if c.epoch > 0 {
+			c.peer.epoch(c.epoch)
+			c.peer.seen = len(c.r.got)
+		}
+		for died := false; c.step < len(c.batches); {
+			c.tell()
+			c.r.run()
+			if !c.take() {
+				t.Fatalf("epoch %d: nothing comes after step %d", c.epoch, c.step)
+			}
+			if !died && c.step == 2 {
+				died = true
+				c.dies(nil)
+			}
+		}
+		for c.take() {
+		}
+		for _, at := range c.instances {
+			for instance := range at {
+				newest = max(newest, instance)
+			}
+		}
+		if want := []uint32{0, 1, 5, 6, 7}[c.epoch]; newest != want {
+			t.Fatalf("after epoch %d the newest instance is %d, want %d", c.epoch, newest, want)
+		}
+	}
+}
+
 // An epoch may have no batch at all, and its end may be said later than its last batch.
 func TestGivenEnds(t *testing.T) {
 	r := decodedTier(t, 8)

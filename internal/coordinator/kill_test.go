@@ -3,6 +3,7 @@ package coordinator
 import (
 	"testing"
 
+	"larder/dsa"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/jobs"
@@ -60,4 +61,44 @@ func TestWhatIsAnsweredIsDurable(t *testing.T) {
 		t.Errorf("%s", r.job(p.job).State)
 	}
 	r.check()
+}
+
+// What a job began and others wait for is the work of one of them once it has ended: the executor forgets it, and is
+// asked again where the first try was lost.
+func TestFlightsArePassedOn(t *testing.T) {
+	for _, making := range []Making{{}, {Workers: true}, {Workers: true, InSteps: true}} {
+		r := decodedTier(t, 20)
+		r.hold = func(e Effect) bool { return is[Prepare](e) || is[Augment](e) }
+		a := r.join("a", 0, 12, 12, order(dsa.Sequential), made(making, 100))
+		b := r.join("b", 0, 12, 12, order(dsa.Sequential), made(making, 100))
+		r.run()
+		var begun []FlightID
+		for _, e := range r.todo {
+			if x, ok := e.(Prepare); ok && x.Job == a.job {
+				begun = append(begun, x.Flight)
+			}
+		}
+		if len(begun) == 0 {
+			t.Fatalf("%+v: job 1 began nothing", making)
+		}
+		r.ok(r.ask(func(t Token) Event { return Kill{Token: t, Job: a.job} }))
+		r.check()
+		r.todo = nil
+		for _, f := range begun {
+			r.step(Prepared{Flight: f, Lost: true})
+		}
+		again := 0
+		for _, e := range r.todo {
+			if x, ok := e.(Prepare); ok {
+				again++
+				if x.Job != b.job {
+					t.Fatalf("%+v: object %d is to be made for job %d, which has ended", making, x.Key.Object, x.Job)
+				}
+			}
+		}
+		if again != len(begun) {
+			t.Errorf("%+v: %d of %d are made again", making, again, len(begun))
+		}
+		r.check()
+	}
 }

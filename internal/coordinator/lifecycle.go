@@ -176,6 +176,7 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 		s.become(samplingOutside)
 	}
 	lc.roster.leaveGroup(s)
+	lc.flights.leave(s)
 	delete(lc.roster.streams, j.ID)
 	for i, o := range lc.roster.order {
 		if o == s {

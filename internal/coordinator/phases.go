@@ -12,12 +12,14 @@ import (
 //	          │  └▶ inPlace┘ (it failed: its row waits again)
 //	          └──────────┘ (it is tried again)
 //
+// From queued and from running it may be away, until the place that it is read from answers; then it is queued again.
 // A flight may end from each phase, when all that waited for it have left.
 type flightPhase uint8
 
 const (
 	flightWaits   flightPhase = iota // for the flight that makes its source; it is in no queue
 	flightQueued                     // in its turn
+	flightAway                       // for the place that it is read from, which failed; see outage
 	flightRunning                    // handed to the executor
 	flightInPlace                    // the same, and its row is written too; a row that comes now waits for the end
 	flightCopied                     // its working copy exists, outside the tiers
@@ -28,8 +30,9 @@ const (
 // flightPhases has a bit for each phase that may follow one.
 var flightPhases = [numFlightPhases]uint8{
 	flightWaits:   1<<flightQueued | 1<<flightOver,
-	flightQueued:  1<<flightRunning | 1<<flightInPlace | 1<<flightOver,
-	flightRunning: 1<<flightQueued | 1<<flightCopied | 1<<flightOver,
+	flightQueued:  1<<flightAway | 1<<flightRunning | 1<<flightInPlace | 1<<flightOver,
+	flightAway:    1<<flightQueued | 1<<flightOver,
+	flightRunning: 1<<flightQueued | 1<<flightAway | 1<<flightCopied | 1<<flightOver,
 	flightInPlace: 1<<flightRunning | 1<<flightOver,
 	flightCopied:  1 << flightOver,
 }

@@ -340,11 +340,8 @@ func (pl *planner) planResend(s *stream, r int) bool {
 	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
 	for i, x := range b.objects {
 		w := row{object: x, turn: pl.flights.takeTurn(s)}
-		switch {
-		case b.places != nil:
+		if b.places != nil {
 			w.at = b.places[i]
-		case s.job.Spec.Given:
-			w.at = uint32(i)
 		}
 		d.rows = append(d.rows, w)
 	}

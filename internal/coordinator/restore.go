@@ -58,7 +58,7 @@ type resend struct {
 	step            int
 	last            bool             // the rank's last of the epoch
 	objects         []ident.ObjectID // that can be prepared
-	places          []uint32         // of order given: their places in the batch
+	places          []uint32         // of order given: how often each was picked in the epoch before
 	bad             []jobs.Bad
 	origin          origin
 	was             counted // what the account has of it, when it comes from its client
@@ -133,7 +133,7 @@ func (e *Restore) given() ([][][]resend, error) {
 		spec := e.Spec
 		spec.Subset = p.Subset
 		out[i] = make([][]resend, spec.World)
-		instance := p.Instance
+		var picked picks
 		for _, b := range p.Batches {
 			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 ||
 				!spec.Given && b.Step >= spec.Batches(b.Rank) ||
@@ -144,23 +144,25 @@ func (e *Restore) given() ([][][]resend, error) {
 			}
 			list := &out[i][b.Rank]
 			if b.Step == len(*list) {
-				*list = append(*list, resend{epoch: p.Epoch, instance: instance, step: b.Step,
+				*list = append(*list, resend{epoch: p.Epoch, instance: p.Instance, step: b.Step,
 					last: b.Step == spec.Batches(b.Rank)-1, origin: fromJournal})
 			}
-			if spec.Given { // each pick is an instance of its own
-				instance += uint32(len(b.Objects))
-			}
-			if to := &(*list)[b.Step]; len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
+			to := &(*list)[b.Step]
+			if !spec.Given && len(bad) == 0 && len(to.objects) == 0 { // nearly always; what comes on top goes to a copy
 				to.objects = slices.Clip(b.Objects)
 			} else {
-				for at, x := range b.Objects {
+				for _, x := range b.Objects {
+					at := uint32(0)
+					if spec.Given { // each pick is an instance of its own
+						at = picked.add(x)
+					}
 					if q, ok := bad[x]; ok {
 						to.bad = append(to.bad, q)
-					} else {
-						to.objects = append(to.objects, x)
-						if spec.Given {
-							to.places = append(to.places, uint32(at))
-						}
+						continue
+					}
+					to.objects = append(to.objects, x)
+					if spec.Given {
+						to.places = append(to.places, at)
 					}
 				}
 			}
@@ -206,8 +208,8 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 			s.given = s.given || len(b.Objects) > 0
 		}
 		s.last = max(s.last, p.Instance)
-		if s.picked = uint32(l.Committed()); l.Stream && s.picked > 0 {
-			s.last = max(s.last, p.Instance+s.picked-1)
+		if l.Stream {
+			s.countPicks(p)
 		}
 		for r := range given[i] {
 			for k := range given[i][r] {
@@ -228,6 +230,16 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 	}
 	lc.setActive(s, false) // until a client is back
 	return nil
+}
+
+// countPicks counts what was picked in an epoch of order given, and the instances that it took.
+func (s *stream) countPicks(p RestoredEpoch) {
+	s.picked = picks{}
+	for _, b := range p.Batches {
+		for _, x := range b.Objects {
+			s.last = max(s.last, p.Instance+s.picked.add(x))
+		}
+	}
 }
 
 func withSubset(spec jobs.Spec, subset int) jobs.Spec {

@@ -28,6 +28,7 @@ type rig struct {
 	hold     func(Effect) bool // effects that run leaves undone
 	bad      map[ident.ObjectID]bool
 	badFill  map[ident.ObjectID]bool
+	away     func(ident.ObjectID) bool // whose place does not answer; nil = all do
 	got      []Deliver
 	ends     []EndEpoch
 	closed   []CloseRank
@@ -125,6 +126,10 @@ func (r *rig) do(e Effect) {
 		}
 		if x.From == ident.Stored {
 			ev.Read = 100
+		}
+		if r.away != nil && r.away(x.Key.Object) && x.From == ident.Stored {
+			r.step(Prepared{Flight: x.Flight, Err: "the network is down", Away: true})
+			return
 		}
 		if r.bad[x.Key.Object] {
 			ev.Err, ev.Kept, ev.At = "it is broken", false, 8

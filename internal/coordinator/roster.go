@@ -113,7 +113,7 @@ type stream struct {
 	// last is the newest instance of which a sample was delivered to the job; it holds only when given is set.
 	given    bool
 	last     uint32
-	picked   uint32           // samples that were picked of the running epoch, of order given
+	picked   picks            // of the running epoch, of order given
 	turn     uint64           // the turn of its last planned sample
 	beside   uint64           // the last one among the executor's own work, of a stream that has another clock
 	stored   meter            // stored bytes of the objects that were prepared for it

@@ -88,7 +88,9 @@ func (fl *flights) join(f *flight, d *delivery, i int) {
 		fl.fill(d, i, Source{Key: f.key, Flight: f.id})
 		return
 	}
-	f.rows = append(f.rows, waiter{d, i})
+	if f.rows = append(f.rows, waiter{d, i}); len(f.rows) == 1 {
+		fl.passOn(f)
+	}
 	turn := d.rows[i].turn
 	if f.key.Form == ident.Decoded {
 		turn = fl.startTurn(d.s, f.key.Object, turn)

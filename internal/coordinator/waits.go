@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"time"
+
 	"larder/internal/ident"
 	"larder/jobs"
 )
@@ -22,7 +24,7 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 		if asked := k.Phase == jobs.Waiting || k.Asked >= 0 && k.Asked != k.Ended; asked {
 			f.Progress = jobs.Preparing
 			if s != nil && k.Attached() {
-				s.progress(r, f)
+				s.progress(r, f, c.step.now)
 			}
 		}
 	}
@@ -30,13 +32,13 @@ func (c *Core) facts(j *jobs.Job) []jobs.Facts {
 }
 
 // progress says how far an attached rank is on the way to the batch that its client asked for.
-func (s *stream) progress(r int, f *jobs.Facts) {
+func (s *stream) progress(r int, f *jobs.Facts, now time.Time) {
 	k := &s.job.Ranks[r]
 	whole := false
 	if k.Phase == jobs.Waiting {
 		f.Behind = s.behind()
 	} else if q := s.ranks[r].planned; len(q) > 0 && k.Asked == int64(q[0].epoch) {
-		q[0].describe(f)
+		q[0].describe(f, now)
 		whole = q[0].pending == 0
 		f.Step = s.blockedBy(r)
 	}
@@ -74,7 +76,7 @@ func (s *stream) behind() []jobs.Behind {
 }
 
 // describe says what there is of a batch, and what of it storage is to give.
-func (d *delivery) describe(f *jobs.Facts) {
+func (d *delivery) describe(f *jobs.Facts, now time.Time) {
 	f.Rows, f.There = len(d.rows), len(d.rows)-d.pending
 	for i := range d.rows {
 		w := &d.rows[i]
@@ -87,6 +89,9 @@ func (d *delivery) describe(f *jobs.Facts) {
 		}
 		if x.phase != flightCopied && x.from == ident.Stored && !x.foreign {
 			f.Stored++
+		}
+		if f.Outage == nil {
+			f.Outage = x.outageFor(now)
 		}
 	}
 }

@@ -60,6 +60,11 @@ func (e *Engine) Do(eff coordinator.Effect) {
 		e.persist(x)
 	case coordinator.Reply:
 		e.loop.answer(x)
+	case coordinator.PlaceFailed:
+		e.log.note(slog.LevelWarn, "storage fails: samples of it wait, none is given up", "object", uint32(x.Object),
+			"err", x.Why)
+	case coordinator.PlaceBack:
+		e.log.note(slog.LevelInfo, "storage is not waited for any more", "failed_for", x.After, "err", x.Why)
 	case coordinator.Complain:
 		e.log.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
 	default:

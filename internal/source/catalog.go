@@ -35,7 +35,7 @@ const spoolBytes = 256 << 20
 
 // Catalog holds the datasets and objects of one daemon. Safe for concurrent use.
 //
-// Lock order: rootState.sem, then mu, then objects.mu.
+// Lock order: rootState.sem, then mu, then objects.making, then objects.mu.
 type Catalog struct {
 	cfg     CatalogConfig
 	log     *slog.Logger

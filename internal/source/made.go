@@ -149,6 +149,8 @@ func (c *Catalog) madeSnapshot(m *Made, root uint32) *snapshot {
 	all := make([]named, m.Length)
 	const slice = 4096 // short enough that readers of the table do not notice
 	for from := 0; from < m.Length; from += slice {
+		c.objects.making.Lock()
+		c.objects.room(slice)
 		c.objects.mu.Lock()
 		for i := from; i < min(from+slice, m.Length); i++ {
 			meta.ino = uint64(i)
@@ -157,6 +159,7 @@ func (c *Catalog) madeSnapshot(m *Made, root uint32) *snapshot {
 			all[i] = named{s.objs[i], ident.SampleID(i), 0}
 		}
 		c.objects.mu.Unlock()
+		c.objects.making.Unlock()
 	}
 	s.rev = makeReverse(all)
 	return s

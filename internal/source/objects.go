@@ -44,11 +44,15 @@ func (o *object) hash() uint64 {
 
 // objectTable gives identities dense ids, append-only: an identity never changes. slots is an open hash table of id+1
 // with linear probing, at most 3/4 full; a Go map with these keys would need twice the memory of the rows themselves.
+//
+// Those who read never wait for the table to grow, which takes seconds at 2^26 rows: it grows under making alone.
 type objectTable struct {
-	mu    sync.RWMutex // guards what follows
-	devs  []uint64
-	rows  []object
-	slots []uint32
+	making sync.Mutex // of those who make ids: taken before mu, and held over all of room and internLocked
+	slots  []uint32   // guarded by making
+
+	mu   sync.RWMutex // guards what follows; written with making held, too
+	devs []uint64
+	rows []object
 }
 
 func (t *objectTable) len() int {
@@ -79,6 +83,7 @@ func (t *objectTable) meta(id ident.ObjectID) (fileMeta, bool) {
 }
 
 // internLocked returns the id of a file and occurrence; a new one is remembered as named by (root, sample).
+// REQUIRES: making and mu are held.
 func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample ident.SampleID) ident.ObjectID {
 	dev := slices.Index(t.devs, f.dev) // a machine has few devices
 	if dev < 0 {
@@ -87,7 +92,7 @@ func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample iden
 	}
 	o := object{ino: f.ino, mtime: f.mtime, off: f.off, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root,
 		sample: sample}
-	t.reserveLocked(1)
+	t.roomToFind(1) // nothing to do after room
 	mask := uint64(len(t.slots) - 1)
 	for i := o.hash() & mask; ; i = (i + 1) & mask {
 		switch s := t.slots[i]; {
@@ -101,11 +106,20 @@ func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample iden
 	}
 }
 
-// reserveLocked makes room for n more rows.
-func (t *objectTable) reserveLocked(n int) {
-	if need := len(t.rows) + n; need > cap(t.rows) {
-		t.rows = slices.Grow(t.rows, n)
+// room makes room for n more rows, while others read.
+// REQUIRES: making is held, and mu is not.
+func (t *objectTable) room(n int) {
+	if len(t.rows)+n > cap(t.rows) {
+		rows := slices.Grow(slices.Clip(t.rows), n) // a copy: only who holds making writes to the rows
+		t.mu.Lock()
+		t.rows = rows
+		t.mu.Unlock()
 	}
+	t.roomToFind(n)
+}
+
+// roomToFind makes room for n more rows in slots.
+func (t *objectTable) roomToFind(n int) {
 	size := max(1024, len(t.slots))
 	for 3*size < 4*(len(t.rows)+n) {
 		size *= 2

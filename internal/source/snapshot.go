@@ -381,11 +381,13 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 	// not try a million ordinals each.
 	next := map[ident.ObjectID]uint32{}
 	if t.len() == 0 { // the first dataset: all its files are new
-		t.mu.Lock()
-		t.reserveLocked(len(todo))
-		t.mu.Unlock()
+		t.making.Lock()
+		t.room(len(todo))
+		t.making.Unlock()
 	}
 	for part := range slices.Chunk(todo, 4096) { // short enough that readers of the table do not notice
+		t.making.Lock()
+		t.room(len(part)) // each gets one new row at most
 		t.mu.Lock()
 		for _, id := range part {
 			first := t.internLocked(meta[id], 0, root, id)
@@ -397,6 +399,7 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 			s.objs[id] = o
 		}
 		t.mu.Unlock()
+		t.making.Unlock()
 	}
 	all := make([]named, 0, len(s.objs)+len(s.past))
 	for i, o := range s.objs {

@@ -30,6 +30,7 @@ type bucketOf struct {
 	stores   *store.Stores
 	lists    atomic.Int64
 	reads    atomic.Int64
+	status   atomic.Int64                     // not 0: what every request is answered with
 	before   atomic.Pointer[http.HandlerFunc] // what sees a read first, and may keep it; nil = nothing
 	patience time.Duration
 }
@@ -40,6 +41,10 @@ func newBucket(t *testing.T) *bucketOf {
 	must(t, b.mem.CreateBucket("data"))
 	next := gofakes3.New(b.mem).Server()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status := b.status.Load(); status != 0 {
+			w.WriteHeader(int(status))
+			return
+		}
 		if r.URL.Query().Has("list-type") {
 			b.lists.Add(1)
 		} else {

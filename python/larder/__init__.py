@@ -14,8 +14,8 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 4. ``_digest``, ``_seeds``, ``_transform``, ``_foreign``, ``ops``, ``_builtin``: steps, in Python and built in.
 5. ``_dataset``, ``_items``, ``_worker``, ``_crew``, ``_batches``: datasets in Python, the processes that run them and
    their steps, and batches of what they make.
-6. ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_stream``, ``_arguments``: what
-   a script asks for.
+6. ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_places``, ``_stream``, ``_arguments``:
+   what a script asks for.
 7. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
 8. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
@@ -51,6 +51,7 @@ from .errors import (
     StateFullWarning,
     StateLostError,
     StoppedError,
+    StorageWarning,
     UnavailableError,
     UnknownVariableWarning,
     WorkerWarning,
@@ -86,6 +87,7 @@ __all__ = [
     "StateLostError",
     "Stats",
     "StoppedError",
+    "StorageWarning",
     "TierStats",
     "Transform",
     "UnavailableError",

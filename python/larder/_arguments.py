@@ -198,7 +198,7 @@ class Arguments:
             plan = self._plan(place, output)
             name, size, spec = self._described(place, plan)
             if sampling is not None:
-                sampling = dataclasses.replace(sampling, rows=plan.part.indices)
+                sampling = dataclasses.replace(sampling, rows=plan.part.indices, samples=plan.part.rows)
         elif self.dataset.startswith("job:"):
             name, size, spec = self._registered()
         else:

@@ -121,6 +121,8 @@ def begin(shared: Shared) -> Epoch:
         if shared.ended is not None:
             raise shared.ended
         _torch.refuse_worker()
+        if shared.place is not None and shared.running is not None:
+            shared.begin_at(shared.place)  # it was interrupted when it began
         numbers = (shared.next_epoch, shared.pinned, shared.loaded)
 
         def start(s: Session) -> Epoch:
@@ -141,11 +143,12 @@ def _begin_stream(shared: Shared, run: Run, sampling: Sampling) -> None:
     """Begins a pass of the script's sampler, and tells the daemon of its first batches."""
     ring = run.session.ring
     assert ring is not None
-    run.stream = Stream(sampling, run.epoch, int(shared.job.get("subsetSize") or 0), ring.slots)
-    run.before, shared.skipped = shared.skipped, 0
-    run.stream.skip(run.before)
+    place = shared.place
+    run.before = 0 if place is None else place.step
+    run.stream = Stream(sampling, run.epoch, ring.slots, place)
     with contextlib.suppress(UnavailableError):  # next() looks for the daemon again
         run.stream.tell(run.session, 0, time.monotonic() + shared.timeout)
+    shared.place = None  # last: an interrupt before this leaves the place to the next iter()
 
 
 def _start(shared: Shared, s: Session) -> Run:

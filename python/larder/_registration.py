@@ -150,6 +150,12 @@ def _describe(shared: Shared, s: Session, deadline: float) -> None:
         e.hint = e.hint or "register it first: larder jobs register -f job.yaml"
         raise
     spec, wanted = shared.described, shared.settings.batch_size
+    if spec.get("order") == "given":
+        raise InvalidError(
+            f"job {shared.name!r} has order given: the client that registers it says which samples come",
+            subject=shared.name,
+            hint=f"larder.Loader({str(spec.get('dataset'))!r}, sampler=...) registers a job and iterates it",
+        )
     size = int(spec.get("batchSize") or 0)
     if wanted not in (None, size):
         raise InvalidError(

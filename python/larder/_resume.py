@@ -11,9 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from . import _connection, _messages, _stream
+from . import _connection, _messages, _places
 from ._messages import GetStateRequest
+from ._places import Place
 from ._shared import Loaded, Shared
+from ._stream import Sampling
 from .errors import InvalidError
 
 
@@ -45,12 +47,7 @@ class Resumable:
         shared = self._shared
         with shared.lock:
             if shared.settings.sampling is not None:
-                run = shared.running
-                if run is not None and not run.done:
-                    return _stream.state(run.epoch, run.before + run.next_step(), shared.settings.sampling)
-                return _stream.state(
-                    max(shared.next_epoch, shared.pinned or 0), shared.skipped, shared.settings.sampling
-                )
+                return self._place(shared.settings.sampling)
             loaded = shared.loaded
             if loaded is not None and loaded.left >= 0 and not portable:
                 return dict(loaded.token)
@@ -106,24 +103,26 @@ class Resumable:
                 f"load_state_dict takes what state_dict() returned, not {type(state_dict).__name__}",
                 subject="state_dict",
             )
+        shared = self._shared
+        if (shared.settings.sampling is not None) != _places.is_place(state_dict):
+            _places.place({} if shared.settings.sampling is not None else state_dict)
+            raise InvalidError(
+                "the state was saved by a loader with a sampler of its own", subject="state_dict",
+                hint="give this loader the sampler, too",
+            )  # fmt: skip
+        if shared.settings.sampling is not None:
+            with shared.lock:
+                shared.require_open()
+                self._load_place(_places.place(state_dict, shared.settings.sampling.counted))
+            return
         try:
             text = json.dumps(dict(state_dict))
         except (TypeError, ValueError) as e:
             raise InvalidError(
                 f"the state is none of larder: {e}", subject="state_dict", hint="pass what Loader.state_dict() returned"
             ) from e
-        shared = self._shared
-        if (shared.settings.sampling is not None) != _stream.is_place(state_dict):
-            _stream.place({} if shared.settings.sampling is not None else state_dict)
-            raise InvalidError(
-                "the state was saved by a loader with a sampler of its own", subject="state_dict",
-                hint="give this loader the sampler, too",
-            )  # fmt: skip
         with shared.lock:
             shared.require_open()
-            if shared.settings.sampling is not None:
-                self._load_place(*_stream.place(state_dict, shared.settings.sampling))
-                return
             before = shared.loaded
             s, shared.resources.session = shared.resources.session, None
             shared.running = None
@@ -140,21 +139,26 @@ class Resumable:
             shared.pinned = None
             shared.next_epoch = shared.loaded.epoch
 
-    def _load_place(self, epoch: int, step: int) -> None:
-        """Continues with a sampler's epoch at a step: a new job, whose numbers of epochs are all free."""
-        shared = self._shared
-        s, shared.resources.session = shared.resources.session, None
-        shared.running = None
-        if s is not None:
-            s.close(s.ring is not None)
-        shared.ended, shared.pinned, shared.next_epoch, shared.skipped = None, None, epoch, step
-        _connection.connect(shared)
+    def _place(self, sampling: Sampling) -> dict[str, Any]:
+        """The place of a loader with a sampler."""
+        shared, run = self._shared, self._shared.running
+        if shared.place is not None:
+            return dict(shared.place.state)
+        if run is not None and run.stream is not None and not run.done:
+            return _places.state(run.epoch, run.before + run.next_step(), sampling.counted, run.stream.before)
+        return _places.state(shared.coming(), 0, sampling.counted, _places.taken(sampling.indices))
+
+    def _load_place(self, place: Place) -> None:
+        """Continues with a sampler's epoch at a step."""
+        self._shared.begin_at(place)
+        _connection.connect(self._shared)
 
     @property
     def epoch(self) -> int:
         """Number of the running epoch, or of the next one when none is running."""
         r = self._shared.running
-        return r.epoch if r is not None and not r.done else self._shared.coming()
+        running = r is not None and not r.done and self._shared.place is None
+        return r.epoch if r is not None and running else self._shared.coming()
 
     @property
     def step(self) -> int:
@@ -166,6 +170,6 @@ class Resumable:
             r, loaded = self._shared.running, self._shared.loaded
             if loaded is not None and loaded.left >= 0:
                 return loaded.before
-            if self._shared.skipped:
-                return self._shared.skipped
+            if self._shared.place is not None:
+                return self._shared.place.step
             return 0 if r is None or r.done else r.before + r.next_step()

@@ -20,6 +20,7 @@ from ._batches import Batches
 from ._finalizer import Resources
 from ._makers import Makers
 from ._messages import Job, JobSpec, Sizes, Token
+from ._places import Place
 from ._plan import Plan
 from ._run import Observer, Run
 from ._seat import Held, Seat
@@ -86,7 +87,7 @@ class Shared:
     next_epoch: int = 0
     pinned: int | None = None  # by set_epoch
     loaded: Loaded | None = None
-    skipped: int = 0  # batches of the next epoch that were handed out before a state was saved, of a sampler
+    place: Place | None = None  # of a state of a loader with a sampler, until its epoch has begun
 
     # What this Loader counted.
     quarantined: dict[int, Quarantined] = field(default_factory=dict)
@@ -177,6 +178,8 @@ class Shared:
     def coming(self) -> int:
         """The number of the epoch that iter() gives; the remainder of one keeps its number whatever is pinned."""
         loaded = self.loaded
+        if self.place is not None:
+            return max(self.next_epoch if self.running is None else 0, self.place.epoch)
         return max(self.next_epoch, (self.pinned or 0) if loaded is None or not loaded.pending else loaded.epoch)
 
     def note_size(self, sizes: Sizes, before: int = 0) -> None:
@@ -200,6 +203,14 @@ class Shared:
         if loaded is not None and loaded.left >= 0 and loaded.all:
             left = self.job.get("batchesPerEpoch", 0) if loaded.left else 0
             self.note_size({"whole": loaded.all, "wholeBatches": loaded.whole, "batchesPerEpoch": left}, loaded.before)
+
+    def begin_at(self, place: Place) -> None:
+        """Has the next epoch be that of a place: of a new job, whose numbers of epochs are all free."""
+        s, self.resources.session = self.resources.session, None
+        self.running = None
+        if s is not None:
+            s.close(s.ring is not None)
+        self.ended, self.pinned, self.next_epoch, self.place = None, None, place.epoch, place
 
     # ---- life
 

@@ -7,25 +7,25 @@ to the daemon before they are handed out.
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 import operator
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _seeds, _wire
+from . import _places, _seeds, _wire
+from ._places import Place
 from ._session import Session
 from .errors import InvalidError
 
 _HEAD = struct.Struct("<IIII")  # epoch, step of the first batch, flags, batches
 _END = 1
 _FRAME = 1 << 20  # bytes of PICKS that are not exceeded by more batches
-_KEY = "larder_stream"  # in a state_dict
+_IDS = 2**32  # sample ids are below it
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,7 @@ class Sampling:
     size: int
     drop_last: bool
     rows: npt.NDArray[np.int64] | None = None  # what the indices number; None: the dataset's samples
+    samples: int | None = None  # indices are below it; None: only the daemon knows how far the ids of its dataset go
     first: list[Any] | None = None  # an iterator whose first batch was looked at, and is the first epoch's
 
     def batches(self) -> Iterator[list[Any]]:
@@ -58,6 +59,11 @@ class Sampling:
             return n
         return n // self.size if self.drop_last else -(-n // self.size)
 
+    @property
+    def counted(self) -> int:
+        """Samples of a batch, for states, which count batches; 0 = the sampler gives them."""
+        return 0 if self.batched else self.size
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "first": None}
 
@@ -65,32 +71,32 @@ class Sampling:
 class Epoch:
     """One pass of a sampler, as far as the daemon may know of it.
 
-    ``known`` are the batches that were taken from the sampler and not handed out: a daemon that was restarted is sent
-    them again.
+    ``known`` are the batches that were taken from the sampler and not handed out, each with its step, so that an
+    interrupt cannot part the two: a daemon that was restarted is sent them again. A pass that was begun before a state
+    was saved is begun as it was then, and goes on behind what was handed out (``place``).
     """
 
-    def __init__(self, of: Sampling, number: int, samples: int, slots: int) -> None:
+    def __init__(self, of: Sampling, number: int, slots: int, place: Place | None = None) -> None:
         self.of = of
         self.number = number
-        self.samples = samples if of.rows is None else len(of.rows)
         self.most = 2 * slots  # batches that the daemon may have before they are handed out
-        self.batches = of.batches()
-        self.known: collections.deque[bytes] = collections.deque()  # packed
-        self.first = 0  # step of the first of them
+        if place is None:
+            self.before = _places.taken(of.indices)
+            self.batches = of.batches()
+        else:
+            self.before = place.before
+            self.batches = _continued(of, place)
+        self.known: collections.deque[tuple[int, bytes]] = collections.deque()  # packed
+        self.drawn = 0  # batches that were taken from the sampler
         self.sent = 0  # the first step that session was not sent
         self.session: Session | None = None
         self.over = False  # the sampler has no more
         self.ended = False  # session was told
         self.failed: BaseException | None = None  # the sampler raised
 
-    def skip(self, batches: int) -> None:
-        """Takes batches from the sampler that were handed out before a saved state."""
-        for _ in itertools.islice(self.batches, batches):
-            pass
-
     def due(self, step: int) -> bool:
         """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
-        return not self.ended and self.first + len(self.known) - step <= self.most - self.most // 4
+        return not self.ended and self.drawn - step <= self.most - self.most // 4
 
     def tell(self, s: Session, step: int, deadline: float) -> None:
         """Tells the daemon of more batches, or of all that it may have lost.
@@ -103,19 +109,20 @@ class Epoch:
             self.session, self.sent, self.ended = s, step, False
         elif not self.due(step):
             return
-        while self.first < step and self.known:
+        while self.known and self.known[0][0] < step:
             self.known.popleft()
-            self.first += 1
         self._draw(step)
-        while self.sent < self.first + len(self.known) or (self.over and not self.ended):
+        while self.sent < self.drawn or (self.over and not self.ended):
             first, size = self.sent, 0
             batches: list[bytes] = []
-            for packed in itertools.islice(self.known, first - self.first, None):
+            for at, packed in self.known:
+                if at < first:
+                    continue
                 if batches and size + len(packed) > _FRAME:
                     break
                 batches.append(packed)
                 size += len(packed)
-            last = self.over and first + len(batches) == self.first + len(self.known)
+            last = self.over and first + len(batches) == self.drawn
             head = _HEAD.pack(self.number, first, _END if last else 0, len(batches))
             s.send(_wire.PICKS, head + b"".join(batches), deadline, "the daemon to read which samples come next")
             self.sent, self.ended = first + len(batches), last
@@ -127,21 +134,21 @@ class Epoch:
                 f"the sampler of this epoch was ended by {type(self.failed).__name__}", subject="sampler",
                 hint="begin another epoch",
             ) from self.failed  # fmt: skip
-        while not self.over and self.first + len(self.known) - step < self.most:
+        while not self.over and self.drawn - step < self.most:
             try:
                 batch = next(self.batches, None)
-                packed = None if batch is None else self._pack(batch)
+                if batch is None:
+                    self.over = True
+                else:
+                    self.known.append((self.drawn, self._pack(batch)))
+                    self.drawn += 1
             except BaseException as e:
                 self.failed = e  # what it has left is not known any more
                 raise
-            if packed is None:
-                self.over = True
-            else:
-                self.known.append(packed)
 
     def _pack(self, batch: Iterable[Any]) -> bytes:
         ids = _numbers(batch)
-        step = self.first + len(self.known)
+        step = self.drawn
         if not 0 < len(ids) <= self.of.size:
             raise InvalidError(
                 f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {self.of.size}",
@@ -149,16 +156,27 @@ class Epoch:
                 hint="the largest batch comes first, or give the batch_sampler an attribute batch_size of that size",
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.samples:
+        most = _IDS if self.of.samples is None else self.of.samples
+        if low < 0 or high >= most:
             raise InvalidError(
-                f"the sampler gave index {low if low < 0 else high} in batch {step}; the dataset has {self.samples} "
-                "samples",
+                f"the sampler gave index {low if low < 0 else high} in batch {step}"
+                + ("" if self.of.samples is None else f"; the dataset has {most} samples"),
                 subject="sampler",
-                hint=f"indices go from 0 to {self.samples - 1}",
+                hint=f"indices go from 0 to {most - 1}",
             )
         if self.of.rows is not None:
             ids = self.of.rows[ids]
         return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes()
+
+
+def _continued(of: Sampling, place: Place) -> Iterator[list[Any]]:
+    """A pass that begins as it did before a state was saved, behind the batches that were handed out."""
+    with _places.put_back(of.indices, place.before):
+        batches = of.batches()
+        for _ in itertools.islice(batches, place.step):
+            pass
+        first = list(itertools.islice(batches, 1))  # what draws when its pass begins has drawn then
+    return itertools.chain(first, batches)
 
 
 def _numbers(batch: Any) -> npt.NDArray[np.int64]:
@@ -182,60 +200,16 @@ def largest(batches: Any) -> tuple[int, list[Any] | None]:
         return size, None
     if isinstance(batches, (list, tuple)):
         return max((len(b) for b in batches), default=1), None
-    with _undrawn(batches):
-        it = iter(batches)
-        first = [list(b) for b in itertools.islice(it, 1)]
-    size = len(first[0]) if first else 1
-    return size, [itertools.chain(first, it)] if it is batches else None  # what passes once cannot begin again
-
-
-@contextlib.contextmanager
-def _undrawn(batches: Any) -> Iterator[None]:
-    """Puts the random generators back that a sampler draws from: those of the process and its own."""
-    sampler = getattr(batches, "sampler", None)
-    found: list[Any] = [getattr(x, "generator", None) for x in (batches, sampler)]
-    own = [g for g in found if hasattr(g, "get_state")]
-    states = [g.get_state() for g in own]
+    before, kept = _places.taken(batches), _seeds.Kept()
+    kept.__enter__()
+    it = iter(batches)
+    once = it is batches  # what passes once cannot begin again: what it has drawn is drawn
     try:
-        with _seeds.Kept():
-            yield
+        first = [list(b) for b in itertools.islice(it, 1)]
     finally:
-        for g, x in zip(own, states, strict=True):
-            g.set_state(x)
-
-
-def state(epoch: int, step: int, of: Sampling | None) -> dict[str, Any]:
-    """A saved place: so many batches of an epoch were handed out."""
-    return {_KEY: 1, "epoch": epoch, "step": step, "size": _size(of)}
-
-
-def _size(of: Sampling | None) -> int:
-    """Samples of a batch; 0 = the sampler gives batches."""
-    return 0 if of is None or of.batched else of.size
-
-
-def place(saved: Any, of: Sampling | None = None) -> tuple[int, int]:
-    """The epoch and the step of a saved place.
-
-    Raises:
-        InvalidError: it is none, or one of a loader with an order of larder's, or of other batches.
-    """
-    given = saved if isinstance(saved, Mapping) else {}
-    found = [int(x) for k in ("epoch", "step") if type(x := given.get(k)) is int and 0 <= x < 2**32 - 1]
-    if given.get(_KEY) != 1 or len(found) != 2:
-        raise InvalidError(
-            "the state is not one of a loader with a sampler of its own", subject="state_dict",
-            hint="pass what state_dict() of such a loader returned",
-        )  # fmt: skip
-    if of is not None and given.get("size") != _size(of):
-        raise InvalidError(
-            f"the state was saved with batches of {given.get('size') or 'a batch_sampler'}, this loader has those of "
-            f"{_size(of) or 'a batch_sampler'}: it counts batches", subject="state_dict",
-            hint="use the batch size of then",
-        )  # fmt: skip
-    return found[0], found[1]
-
-
-def is_place(saved: Any) -> bool:
-    """Whether a state was saved by a loader with a sampler."""
-    return isinstance(saved, Mapping) and _KEY in saved
+        if not once:
+            kept.__exit__()
+            with _places.put_back(batches, before):
+                pass
+    size = len(first[0]) if first else 1
+    return size, [itertools.chain(first, it)] if once else None

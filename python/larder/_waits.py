@@ -11,10 +11,12 @@ from ._messages import Job, JobRequest
 from ._run import Run
 from ._session import Session
 from ._shared import Shared
-from .errors import DeadlineError, Error, PausedWarning, StateFullWarning
+from .errors import DeadlineError, Error, PausedWarning, StateFullWarning, StorageWarning
 
 _GLANCE = 0.25  # seconds between two looks at the workers
 _LOOK = 5.0  # seconds next() waits before it asks what it waits for, and warns of a pause or a full disk
+
+_FAILS = "has failed for"  # in what the daemon says of storage that does not answer
 
 _HELP = {
     "rank": "every rank iterates its Loader; one for rank 0 alone, as in a validation, has rank=0, world_size=1; ",
@@ -34,6 +36,7 @@ class Waiting:
         self.deadline = self.start + shared.timeout
         self.look = self.start + _LOOK
         self.warned_of_pause = False
+        self.warned_of_storage = False
 
     def more(self, s: Session) -> None:
         """Waits for something to come; raises when it takes too long, or when the connection is over."""
@@ -58,7 +61,7 @@ class Waiting:
             self.run.since, self.run.board = self.since, None
             raise self._late(s, job)
         else:
-            self._warn_of_full_disk(job)
+            self._warn(job)
         self.look = time.monotonic() + _LOOK
 
     def _items(self, s: Session, makers: Makers) -> bool:
@@ -75,9 +78,12 @@ class Waiting:
         """How long this call has waited, in seconds."""
         return time.monotonic() - self.since
 
-    def _warn_of_full_disk(self, job: Job) -> None:
-        """Warns of a full disk, once in the life of a Loader."""
+    def _warn(self, job: Job) -> None:
+        """Warns of a full disk, once in the life of a Loader, and of storage that fails, once in this call."""
         word, words = _cause(self.shared, job)
+        if word == "storage" and _FAILS in words and not self.warned_of_storage:
+            self.warned_of_storage = True
+            warn(f"job {self.shared.name!r} waits for {words}", StorageWarning)
         if word == "disk" and not self.shared.warned_of_full_disk:
             self.shared.warned_of_full_disk = True
             warn(f"job {self.shared.name!r} waits for {words}", StateFullWarning)

@@ -193,6 +193,10 @@ class UnknownVariableWarning(UserWarning):
     """An environment variable begins with LARDER_ and means nothing; the message has the nearest known name."""
 
 
+class StorageWarning(UserWarning):
+    """The storage of a dataset fails as a whole; ``next()`` waits until it answers, or for ``timeout``."""
+
+
 class StateFullWarning(UserWarning):
     """The disk of the daemon's state directory is full, so ``next()`` waits for room. A Loader warns of it once."""
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
-from . import _checks, _dataset, _make, _stream
+from . import _checks, _dataset, _make, _places, _stream
 from ._arguments import Arguments
 from ._loader import Loader
 from .errors import InvalidError
@@ -123,47 +123,93 @@ class DataLoader:
         self.drop_last = drop_last
         self.sampler = sampler if sampler is not None else _sampler(order)
         self.batch_sampler = batch_sampler
+        self._script = (sampler, batch_sampler)  # of the script; the first is the second's where there is one
         if batch_size is not None and batch_sampler is None:
             self.batch_sampler = data.BatchSampler(self.sampler, batch_size, drop_last)
-        if batch_size is None and not own:
-            collate_fn = _single(collate_fn, drop_last)
-        given: dict[str, Any] = {
-            "seed": order.seed if "seed" not in larder else larder["seed"],
+        self._given: dict[str, Any] = {
+            "seed": order.seed,
             "rank": order.rank,
             "world_size": order.ranks,
             "prefetch": min(_MOST, max(2, self.prefetch_factor * self.num_workers)),
             "timeout": self.timeout or _FOREVER,
+            "persistent_workers": self.persistent_workers,
+            **larder,
+            "num_workers": self.num_workers,
+            "collate_fn": _single(collate_fn, drop_last) if batch_size is None and not own else collate_fn,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "output": "torch",
+            "plain": True,
         }
-        given["persistent_workers"] = self.persistent_workers
-        stays = self.persistent_workers and self.num_workers > 0
-        if own:
-            given["batch_sampler"] = _Passes(batch_sampler, generator, True, stays).of_batches()
-        elif sampler is not None and not _known(dataset, sampler):
-            given["sampler"] = _Passes(sampler, generator, batch_size is None, stays)
+        follows = own or (sampler is not None and not _known(dataset, sampler))
+        # What larder read of a sampler, whose order it makes; None: the sampler is asked in each epoch.
+        self._read = None if follows or sampler is None else self._reads()
+        self._changing = False  # its loader is about to be replaced
         self.loader: Loader[Any] = Loader.__new__(Loader)
-        self.loader._shared = _make.shared(
-            Arguments(
-                **{
-                    **given,
-                    **larder,
-                    "dataset": order.dataset,
-                    "batch_size": None if own else 1 if batch_size is None else batch_size,
-                    "shuffle": order.shuffle,
-                    "drop_last": drop_last,
-                    "num_workers": self.num_workers,
-                    "collate_fn": collate_fn,
-                    "worker_init_fn": worker_init_fn,
-                    "multiprocessing_context": multiprocessing_context,
-                    "output": "torch",
-                    "plain": True,
-                }
-            )
-        )
+        self.loader._shared = _make.shared(self._following() if follows else self._ordered(order))
+
+    def _ordered(self, order: _Order) -> Arguments:
+        """The arguments of a loader whose order is larder's."""
+        size = 1 if self.batch_size is None else self.batch_size
+        given = {"dataset": order.dataset, "batch_size": size, "shuffle": order.shuffle, "drop_last": self.drop_last}
+        return Arguments(**self._given, **given)
+
+    def _following(self) -> Arguments:
+        """The arguments of a loader whose samples the script's sampler says."""
+        sampler, batch_sampler = self._script
+        stays = self.persistent_workers and self.num_workers > 0
+        if batch_sampler is not None:
+            batches = _Passes(batch_sampler, self.generator, True, stays).of_batches()
+            return Arguments(**self._given, dataset=self.dataset, batch_sampler=batches)
+        size = 1 if self.batch_size is None else self.batch_size
+        indices = _Passes(sampler, self.generator, self.batch_size is None, stays)
+        given = {"dataset": self.dataset, "batch_size": size, "drop_last": self.drop_last, "sampler": indices}
+        return Arguments(**self._given, **given)
+
+    def _reads(self) -> list[Any]:
+        """What larder would make an order of, now."""
+        sampler, batch_sampler = self._script
+        try:
+            return _read(sampler if batch_sampler is None else batch_sampler)
+        except (TypeError, ValueError):
+            return [None]  # which is said when the sampler is asked
+
+    def _look(self) -> None:
+        """Follows a sampler from this epoch on that is not any more what larder read: active learning sets its indices.
+
+        Raises:
+            InvalidError: the order belongs to several ranks, or to a state that was loaded.
+        """
+        shared = self.loader._shared
+        if self._read is None or (not self._changing and (shared.closed or self._read == self._reads())):
+            return
+        why = ""
+        if shared.settings.place.world_size > 1:
+            why = "its order is that of several ranks"
+        elif shared.loaded is not None and shared.loaded.left >= 0:
+            why = "a state of the order before was loaded"
+        if why:
+            raise InvalidError(
+                f"the sampler was changed since this loader was made, and {why}", subject="sampler",
+                hint="make a new DataLoader when you change a sampler",
+            )  # fmt: skip
+        self._follow()
+
+    def _follow(self) -> None:
+        """Has the sampler itself say which samples come, from the next epoch on."""
+        before = self.loader._shared
+        epoch = before.coming()
+        self._changing = True  # until the new loader is there, whatever comes between
+        before.close()
+        new = _make.shared(self._following())
+        new.next_epoch = epoch
+        self.loader._shared, self._read = new, None
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        self._look()
         epoch = getattr(self.sampler, "epoch", None)
         if isinstance(self.sampler, DistributedSampler) and isinstance(epoch, int):
             self.loader.set_epoch(epoch)
@@ -178,6 +224,8 @@ class DataLoader:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continues from a position; see :meth:`larder.Loader.load_state_dict`."""
+        if self._read is not None and _places.is_place(state_dict) and not self.loader._shared.closed:
+            self._follow()  # the state was saved after the sampler had been changed
         self.loader.load_state_dict(state_dict)
 
     def close(self) -> None:
@@ -298,6 +346,14 @@ class _Passes:
     def __len__(self) -> int:
         return len(self.sampler)
 
+    def state_dict(self) -> dict[str, bool]:
+        """What the passes after it depend on, beside the generator."""
+        return {"begun": self.begun}
+
+    def load_state_dict(self, state: Mapping[str, bool]) -> None:
+        """Goes on as the passes did of which that was the state."""
+        self.begun = bool(state["begun"])
+
     def __iter__(self) -> Iterator[Any]:
         if self.first:
             return self._drawn(self.first.pop())
@@ -328,6 +384,20 @@ def _known(dataset: Any, sampler: Any) -> bool:
     if kind is data.SubsetRandomSampler:
         return len(set(map(int, sampler.indices))) == len(sampler.indices) > 0
     return kind is DistributedSampler
+
+
+def _read(sampler: Any) -> list[Any]:
+    """What larder reads of a sampler when it makes an order of its own of it; torch reads that in each epoch."""
+    kind = type(sampler)
+    if kind is data.BatchSampler:
+        return [sampler.batch_size, sampler.drop_last, id(sampler.sampler), *_read(sampler.sampler)]
+    if kind is data.SubsetRandomSampler:
+        return [int(i) for i in sampler.indices]
+    if kind is data.RandomSampler:
+        return [sampler.replacement, sampler.num_samples == len(sampler.data_source)]
+    if kind is DistributedSampler:
+        return [sampler.shuffle, sampler.seed, sampler.rank, sampler.num_replicas]
+    return []
 
 
 def _sampler(order: _Order) -> Any:

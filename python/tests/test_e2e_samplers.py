@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import json
+import os
 import random
+import struct
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
-from real import PATIENCE
+from real import PATIENCE, draw
 from test_e2e_python import Items, item, same
 
 import larder
+from larder import _stream
 
 torch = pytest.importorskip("torch")
 data = torch.utils.data
+sampled = pytest.importorskip("sampled")
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::larder.{w}")
@@ -160,6 +168,33 @@ def test_folders_take_samplers(real, small):
     assert [i.tolist() for _, _, i in several] == batches
 
 
+def test_ids_that_are_not_gone_are_taken(real, server, tmp_path):
+    """Of a folder that lost files the highest id is above the number of samples: the daemon knows which there are."""
+    folder = draw(tmp_path / "shrinks", 3, 8, size=(24, 40))
+    uri = f"imagefolder:{folder}"
+    first = real(uri, batch_size=4, sampler=[23, 0], return_index=True, job="before")
+    assert [i.tolist() for _, _, i in first] == [[23, 0]]
+    for n in range(4):
+        os.remove(next((folder / "class001").glob(f"{n:03}.*")))
+    server.cli("dataset", "refresh", uri)
+    loader = real(uri, batch_size=4, sampler=[23, 0, 16, 23], return_index=True, transform=[larder.ops.Resize([8, 8])])
+    assert loader.num_samples == 20
+    assert [i.tolist() for _, _, i in loader] == [[23, 0, 16, 23]]
+    for bad in (24, 2**32 - 1):
+        with pytest.raises(larder.InvalidError, match=f"is index {bad}, and dataset"):
+            list(real(uri, batch_size=4, sampler=[bad]))
+    with pytest.raises(larder.InvalidError, match=f"gave index {2**32} in batch 0"):
+        list(real(uri, batch_size=4, sampler=[2**32]))
+
+
+def test_a_registered_job_of_order_given_is_not_waited_for(real, small):
+    with real(f"imagefolder:{small}", batch_size=4, sampler=[1, 2], job="told") as first:
+        for _ in first:
+            pass
+        with pytest.raises(larder.InvalidError, match=r"the client that registers it says which.*sampler=\.\.\."):
+            real("job:told", timeout=1.0)
+
+
 def test_a_sampler_shares_what_is_cached(loader_of, tmp_path):
     class Counted:
         def __len__(self):
@@ -294,6 +329,32 @@ def test_the_size_of_batches_is_looked_at_without_a_trace(loader_of):
     assert [b.tolist() for b in got] == [[0], [1, 2, 3], [4]]
 
 
+class Grouped(sampled.Own):
+    """A batch_sampler without a batch_size, whose generator has another name than torch's."""
+
+    def __iter__(self):
+        order = list(super().__iter__())
+        yield from (order[i : i + 5] for i in range(0, len(order), 5))
+
+
+def test_looking_at_a_batch_draws_from_no_generator_for_good(loader_of):
+    numbers = [torch.tensor(i) for i in range(sampled.N)]
+    for rng in (lambda: random.Random(2), lambda: np.random.default_rng(2)):
+        want, got = (
+            sampled.passes(make(numbers, batch_sampler=Grouped(rng())), 2) for make in (data.DataLoader, loader_of)
+        )
+        assert got == want
+    draws = []
+
+    def once():
+        for _ in range(6):
+            draws.append(int(torch.randint(1 << 60, ())))
+            yield [draws[-1] % 20]
+
+    assert len(sampled.passes(loader_of(numbers, batch_sampler=once()), 1)[0]) == 6
+    assert len(set(draws)) == 6, "what is drawn from a pass that cannot begin again is not drawn twice"
+
+
 def test_random_samplers_of_other_data_are_taken_at_their_word(loader_of):
     numbers = [torch.tensor(i) for i in range(20)]
     sampler = data.RandomSampler(range(10), num_samples=20)
@@ -319,7 +380,8 @@ def test_states_of_samplers(loader_of):
     assert second.state_dict() == state and second.loader.step == 3
     tail = [b.tolist() for b in second]
     assert head + tail == [b.tolist() for b in want[0]] and len(second) == 9
-    assert second.state_dict() == {"larder_stream": 1, "epoch": 1, "step": 0, "size": 4}
+    after = second.state_dict()
+    assert [after[k] for k in ("larder_stream", "epoch", "step", "size")] == [1, 1, 0, 4]
     assert [b.tolist() for b in second] == [b.tolist() for b in want[1]], "its generator went on"
     plain = loader_of(list(range(20)), batch_size=4)
     with pytest.raises(larder.InvalidError, match="give this loader the sampler, too"):
@@ -329,6 +391,199 @@ def test_states_of_samplers(loader_of):
             second.load_state_dict(bad)
     with pytest.raises(larder.InvalidError, match="batches of 4, this loader has those of 5"):
         loader_of(list(range(20)), batch_size=5, sampler=sampler()).load_state_dict(state)
+
+
+def test_a_new_process_gives_the_rest_of_a_pass(server):
+    """States of the third epoch, of all of torch's samplers and of a script's: the rest of it, and the next one."""
+    want, states = {}, {}
+    for name in sampled.SAMPLERS:
+        torch.manual_seed(7)
+        with sampled.made(name, server.socket) as loader:
+            sampled.passes(loader, 2)
+            it = iter(loader)
+            for _ in range(3):
+                next(it)
+            states[name] = json.loads(json.dumps(loader.state_dict()))
+            want[name] = [[b.tolist() for b in it], *([] if name in sampled.GLOBAL else sampled.passes(loader, 1))]
+            assert len(want[name][0]) > 2
+    assert max(len(json.dumps(s)) for s in states.values()) < 20_000
+    code = "import sampled; sampled.main()"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], input=json.dumps({"socket": server.socket, "states": states}),
+        text=True, capture_output=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for name, (rest, untouched, *after) in json.loads(done.stdout).items():
+        assert [rest, *after] == want[name], name
+        assert untouched or name not in sampled.GLOBAL, "the script's random state is its own"
+
+
+def test_a_sampler_that_is_changed_is_followed(loader_of):
+    """Active learning sets the indices between epochs: torch reads them in each epoch, so larder asks from then on."""
+
+    def make(**kw):
+        chosen = data.SubsetRandomSampler([1, 2, 3])
+        kw = kw or {"sampler": chosen, "batch_size": 2}
+        return chosen, loader_of([torch.tensor(i) for i in range(20)], job="active", **kw)
+
+    def one(loader):
+        return sorted(i for b in sampled.passes(loader, 1)[0] for i in b)
+
+    chosen, loader = make()
+    assert [one(loader), one(loader)] == [[1, 2, 3]] * 2
+    assert loader.loader.promise.startswith("strat")
+    for indices in ([4, 5, 6, 7], [1, 2, 3], [9]):
+        chosen.indices = indices
+        assert one(loader) == indices
+        assert loader.loader.promise.startswith("given")
+    assert loader.loader.epoch == 5, "epochs are counted on, so no instance comes again"
+    chosen.indices = list(range(9))
+    it = iter(loader)
+    head = [next(it).tolist() for _ in range(2)]
+    state = loader.state_dict()
+    loader.close()
+    with pytest.raises(larder.StaleError):
+        iter(loader)
+    chosen, second = make()
+    chosen.indices = list(range(9))
+    second.load_state_dict(state)
+    assert sorted([i for b in head for i in b] + one(second)) == list(range(9))
+    second.close()
+    batches = data.BatchSampler(data.SequentialSampler(range(20)), 4, False)
+    _, third = make(batch_sampler=batches)
+    assert len(sampled.passes(third, 1)[0]) == 5
+    batches.batch_size = 7
+    assert sampled.passes(third, 1)[0] == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
+    third.close()
+    chosen, fourth = make()
+    chosen.indices = ["a"]
+    with pytest.raises(larder.InvalidError, match="which are no indices"):
+        one(fourth)
+
+
+def test_a_changed_sampler_that_cannot_be_followed(loader_of):
+    chosen = data.SubsetRandomSampler(range(6))
+    numbers = [torch.tensor(i) for i in range(20)]
+    ranks = loader_of(numbers, sampler=chosen, name="numbers", num_workers=1, rank=0, world_size=2, job="both")
+    chosen.indices = [1]
+    with pytest.raises(larder.InvalidError, match=r"order is that of several ranks.*make a new DataLoader"):
+        iter(ranks)
+    chosen.indices = range(6)
+    loader = loader_of(numbers, sampler=chosen)
+    it = iter(loader)
+    next(it)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    chosen.indices = [1]
+    with pytest.raises(larder.InvalidError, match="a state of the order before was loaded"):
+        iter(loader)
+
+
+def test_what_states_of_samplers_cannot_hold(loader_of):
+    """A state of another sampler, or one that was edited, is refused and changes nothing."""
+
+    def make(sampler):
+        return loader_of(list(range(20)), batch_size=4, sampler=sampler)
+
+    weighted = data.WeightedRandomSampler([1.0] * 20, 8, generator=torch.Generator().manual_seed(1))
+    loader = make(weighted)
+    state = loader.state_dict()
+    assert set(state["random"]) == {"1.generator"}
+    for bad in ([1], {"1.generator": 5}, {"1.generator": ["torch", "!"]}, {"1.generator": ["torch", "eJwDAA=="]}):
+        with pytest.raises(larder.InvalidError, match="cannot be read"):
+            loader.load_state_dict({**state, "random": bad})
+    other = make(data.WeightedRandomSampler([1.0] * 20, 8))
+    other.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(larder.InvalidError, match=r"generator of torch at 1.generator.* has none there"):
+            iter(other)
+    with_state = make(sampled.Counting())
+    with_state.load_state_dict({**state, "random": {}, "sampler": {"5": {}}})
+    with pytest.raises(larder.InvalidError, match="not both"):
+        iter(with_state)
+    old = make(data.WeightedRandomSampler([1.0] * 20, 8, generator=torch.Generator().manual_seed(1)))
+    want = sampled.passes(loader, 1)[0]
+    old.load_state_dict({k: state[k] for k in ("larder_stream", "epoch", "size")} | {"step": 1})
+    assert sampled.passes(old, 1)[0] == want[1:], "states of before have no random state"
+
+
+def test_an_interrupt_keeps_a_loaded_place(loader_of):
+    """Ctrl-C while the sampler gives again what was handed out: the next iter() is still at the saved place."""
+    interrupts = [2, 7, None]
+
+    class Sampler:
+        def __iter__(self):
+            at = interrupts.pop(0) if len(interrupts) > 1 else None
+            for i in range(20):
+                if i == at:
+                    raise KeyboardInterrupt
+                yield i
+
+    loader = loader_of(list(range(20)), batch_size=1, sampler=Sampler())
+    loader.load_state_dict({"larder_stream": 1, "epoch": 3, "step": 6, "size": 1})
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (3, 6)
+        assert (loader.loader.epoch, loader.loader.step) == (3, 6), "of the Loader"
+    assert [b.item() for b in loader] == list(range(6, 20))
+    assert loader.loader.epoch == 4 and [b.item() for b in loader] == list(range(20))
+
+
+class Interrupted(collections.deque):
+    """Where an interrupt comes once, before or after a batch is put in or taken out."""
+
+    def __init__(self, what, late):
+        super().__init__()
+        self.what, self.late = what, late
+
+    def _do(self, what, act):
+        hit = what == self.what and (what == "popleft" or len(self) == 3)
+        if hit:
+            self.what = ""
+        if hit and not self.late:
+            raise KeyboardInterrupt
+        done = act()
+        if hit:
+            raise KeyboardInterrupt
+        return done
+
+    def append(self, x):
+        return self._do("append", lambda: collections.deque.append(self, x))
+
+    def popleft(self):
+        return self._do("popleft", lambda: collections.deque.popleft(self))
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", ["append", "popleft"])
+def test_an_interrupt_between_two_steps_loses_no_batch_silently(what, late):
+    """Every batch is sent under its step, or the epoch ends with words."""
+    sent = {}
+
+    class Session:
+        def send(self, _type, payload, *_):
+            _, step, _, batches = struct.unpack_from("<IIII", payload)
+            for i in range(batches):
+                (n,) = struct.unpack_from("<I", payload, 16 + 12 * i)
+                sent[step + i] = list(struct.unpack_from(f"<{n}I", payload, 20 + 12 * i))
+
+    session = Session()
+    epoch = _stream.Epoch(_stream.Sampling(range(40), False, 2, False, samples=40), 0, 4)
+    epoch.known = Interrupted(what, late)
+    step = 0
+    try:
+        while step < 20:
+            try:
+                epoch.tell(session, step, 0.0)
+            except KeyboardInterrupt:
+                continue
+            assert sent[step] == [2 * step, 2 * step + 1]
+            step += 3
+    except larder.InvalidError as e:
+        assert what == "append" and "ended by KeyboardInterrupt" in str(e)
+    else:
+        assert what == "popleft"
 
 
 @pytest.mark.parametrize("politely", [False, True])

@@ -33,6 +33,8 @@ type Config struct {
 	// Bytes is the stored size of an object, Read its content, appended to buf.
 	Bytes func(ident.ObjectID) int64
 	Read  func(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error)
+	// Away reports whether an error of Read says that the place of the object failed, not the object.
+	Away func(ctx context.Context, o ident.ObjectID, err error) bool
 	// Verdict says why stored bytes may not be decoded here, see crashguard.Guard.
 	Verdict func(context.Context, *prep.Recipe, ident.ObjectID, []byte) (bad string, stopping bool)
 	// Send takes what became of a task: a coordinator.Prepared or a *coordinator.Filled. It is false when the loop has

@@ -170,7 +170,7 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			}
 		}
 		if err != nil {
-			ev.Err = err.Error()
+			ev.Err, ev.Away = err.Error(), w.p.cfg.Away != nil && w.p.cfg.Away(ctx, x.Key.Object, err)
 			return ev
 		}
 		enc = b
