@@ -109,8 +109,8 @@ func TestBlocksBeyondTheSize(t *testing.T) {
 	}
 }
 
-// TestUnkeptBlocksEndWithTheirContext: what makes a block again for each read ends with the context of who asked for it,
-// and others ask anew.
+// TestUnkeptBlocksEndWithTheirContext: what makes a block again for each read ends with the context of who asked for
+// it, and others ask anew.
 func TestUnkeptBlocksEndWithTheirContext(t *testing.T) {
 	s := openAt(t, Config{Dir: t.TempDir(), Size: 1 << 20, Memory: 1 << 20})
 	slow := func(ctx context.Context, w spool.Writer) error {
