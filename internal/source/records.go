@@ -22,8 +22,13 @@ import (
 	"larder/internal/store"
 )
 
-// maxOpen is how many files of records stay open when no read uses them.
-const maxOpen = 64
+// Files of records stay open when no read uses them, as many as maxIdle bytes stand for. One of the file system counts
+// as ofLocal: it has a descriptor. One of a store costs requests to open again, and counts as what was read for that.
+const (
+	maxIdle  = 64 << 20
+	ofLocal  = 1 << 20
+	ofStored = 16 << 10 // beside what was read
+)
 
 // Schema describes the records that the samples are; nil = they are an image and a label. The caller must not change
 // it. A field called index has another name, see FieldKey, because every batch has an index of its own.
@@ -121,6 +126,7 @@ type openKey struct {
 type openFile struct {
 	key   openKey
 	refs  int
+	bytes int64 // of maxIdle; set before ready is closed
 	ready chan struct{}
 	rows  packed.Rows
 	file  io.Closer
@@ -142,6 +148,7 @@ type openFiles struct {
 	mu     sync.Mutex
 	byKey  map[openKey]*openFile
 	idle   []*openFile // not used now, the longest first
+	bytes  int64       // of them
 	closed bool
 }
 
@@ -167,7 +174,10 @@ func (o *openFiles) useOnce(ctx context.Context, k openKey, open func(*openFile)
 		o.byKey[k] = f
 	}
 	if f.refs++; f.refs == 1 {
-		o.idle = slices.DeleteFunc(o.idle, func(x *openFile) bool { return x == f })
+		if i := slices.Index(o.idle, f); i >= 0 {
+			o.idle = slices.Delete(o.idle, i, i+1)
+			o.bytes -= f.bytes
+		}
 	}
 	o.mu.Unlock()
 	if ok {
@@ -195,20 +205,24 @@ func (o *openFiles) done(f *openFile, spoilt bool) {
 	if (spoilt || o.closed) && o.byKey[f.key] == f {
 		delete(o.byKey, f.key)
 	}
-	var out *openFile
+	var out []*openFile
 	switch {
 	case f.refs > 0:
 	case o.byKey[f.key] != f:
-		out = f
+		out = append(out, f)
 	default:
-		if o.idle = append(o.idle, f); len(o.idle) > maxOpen {
-			out, o.idle = o.idle[0], o.idle[1:]
-			delete(o.byKey, out.key)
+		o.idle = append(o.idle, f)
+		o.bytes += f.bytes
+		for o.bytes > maxIdle {
+			old := o.idle[0]
+			out, o.idle = append(out, old), o.idle[1:]
+			o.bytes -= old.bytes
+			delete(o.byKey, old.key)
 		}
 	}
 	o.mu.Unlock()
-	if out != nil {
-		out.close()
+	for _, f := range out {
+		f.close()
 	}
 }
 
@@ -216,7 +230,7 @@ func (o *openFiles) done(f *openFile, spoilt bool) {
 func (o *openFiles) close() {
 	o.mu.Lock()
 	idle := o.idle
-	o.idle, o.closed = nil, true
+	o.idle, o.bytes, o.closed = nil, 0, true
 	for _, f := range idle {
 		delete(o.byKey, f.key)
 	}
@@ -325,7 +339,7 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 	if !ok {
 		return errors.New("its format has no records")
 	}
-	reads := &openReads{ctx}
+	reads := &openReads{ctx: ctx}
 	// What is opened lives longer than the read that opens it: later reads that have no context of their own never end.
 	defer func() { reads.ctx = context.WithoutCancel(ctx) }()
 	a, file, err := c.openIndexed(reads, rs, snap, d, f)
@@ -341,7 +355,11 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 	}
 	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
-	if f.rows, err = format.Open(ctx, a, file); err != nil {
+	f.rows, err = format.Open(ctx, a, file)
+	if f.bytes = ofLocal; rs.address.Place != "" {
+		f.bytes = ofStored + reads.bytes.Load()
+	}
+	if err != nil {
 		_ = f.file.Close()
 		if ofPlace(err) || ctx.Err() != nil {
 			return err

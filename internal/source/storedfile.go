@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 
 	"larder/internal/source/packed"
 	"larder/internal/spool"
@@ -33,6 +34,7 @@ func (f *storedFile) Close() error { return nil }
 
 // ReadAt implements io.ReaderAt.
 func (f *storedFile) ReadAt(p []byte, off int64) (int, error) {
+	f.reads.bytes.Add(int64(len(p)))
 	return f.ReadAtContext(f.reads.ctx, p, off)
 }
 
@@ -92,8 +94,11 @@ func (s storedSpool) Block(ctx context.Context, key string, make spool.Make) (sp
 	})
 }
 
-// openReads is the context of reads that have none of their own.
-type openReads struct{ ctx context.Context } //nolint:containedctx // formats open files through an io.ReaderAt
+// openReads are the reads that have no context of their own, such as those that open a file.
+type openReads struct {
+	ctx   context.Context //nolint:containedctx // formats open files through an io.ReaderAt
+	bytes atomic.Int64    // that they asked for
+}
 
 // openStored is openIndexed of a file in a store.
 func (c *Catalog) openStored(reads *openReads, rs *rootState, snap *snapshot, d *dirRow) (

@@ -172,6 +172,31 @@ func TestRecordsOfAStoreAreKept(t *testing.T) {
 	}
 }
 
+// Files of a store stay open, so that a header is read once, also of many files in any order, and without a disk tier.
+func TestManyFilesOfAStoreStayOpen(t *testing.T) {
+	b := newBucket(t)
+	const files = 200
+	for i := range files {
+		b.put(t, fmt.Sprintf("n/%03d.npy", i), npyFile(2))
+	}
+	c := b.open(t, "")
+	d, err := c.Add(t.Context(), "", "npy:s3://data/n")
+	must(t, err)
+	recordsOf(t, c, d)
+	before := b.stores.Counters()[0]
+	for i := range 2 * files { // now one row of each file, then the other
+		_, err := c.Read(t.Context(), d.Object(ident.SampleID(i%files*2+i/files)), nil)
+		must(t, err)
+	}
+	after := b.stores.Counters()[0]
+	if n := after.Reads - before.Reads; n != 2*files {
+		t.Errorf("%d requests for %d samples of %d files", n, 2*files, files)
+	}
+	if n := c.files.bytes; n > maxIdle || n < files*ofStored {
+		t.Errorf("files that are open count as %d bytes", n)
+	}
+}
+
 // Bytes of blocks are not kept beside their records.
 func TestBlocksOfAStoreAreKeptOnce(t *testing.T) {
 	b := newBucket(t)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -184,3 +186,33 @@ def test_a_disk_tier_that_holds_all_reads_each_byte_once(bucket, world, tmp_path
     packed = sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
     assert len(first) == 120 and spent["bytes"] <= 1.02 * stored + packed + HEAD
     assert cost(d)["bytes"] == spent["bytes"]
+
+
+def test_what_waits_for_a_store_ends_with_its_job_and_its_daemon(bucket, world):
+    """A store that is down for an hour holds up neither the end of a job nor that of the daemon."""
+    lines = bucket.folder / "packed" / "lines.jsonl"
+    lines.write_text("".join(json.dumps({"id": i}) + "\n" for i in range(200)))
+    down = Event()
+    proxy = Proxy(bucket, lambda _: 503 if down.is_set() else None)
+    d = world.daemon(proxy.url, retry_for="1h", timeout="1h")
+    uri, ended = "jsonl:s3://packed/lines.jsonl", Event()
+    d.cli("dataset", "add", uri)
+    down.set()
+
+    def read() -> None:
+        with pytest.raises(larder.Error), larder.Loader(uri, batch_size=4, job="waits") as loader:
+            for _ in loader:
+                pass
+        ended.set()
+
+    reader = Thread(target=read)
+    reader.start()
+    begun = time.monotonic()
+    while not proxy.spoilt:
+        assert not ended.is_set() and time.monotonic() - begun < PATIENCE
+        time.sleep(0.02)
+    d.cli("jobs", "kill", "waits")
+    assert ended.wait(PATIENCE)
+    reader.join()
+    d.stop()
+    proxy.close()

@@ -104,7 +104,7 @@ func (s *Store) make(ctx context.Context, group, key string, make spool.Make) (a
 // unkept is a block that neither the disk nor memory takes now. Each read makes it again and keeps one record, which is
 // slow and right.
 type unkept struct {
-	ctx  context.Context //nolint:containedctx // of all readers: it carries values alone
+	ctx  context.Context //nolint:containedctx // of the caller who made it: with its end the block is lost to others
 	make spool.Make
 	n    int
 }
@@ -114,7 +114,7 @@ func newUnkept(ctx context.Context, make spool.Make) (spool.Reader, error) {
 	if err := make(ctx, &count); err != nil {
 		return nil, err
 	}
-	return &unkept{context.WithoutCancel(ctx), make, count.n}, nil
+	return &unkept{ctx, make, count.n}, nil
 }
 
 func (u *unkept) Len() int     { return u.n }
@@ -126,6 +126,9 @@ func (u *unkept) Record(dst []byte, i int) ([]byte, error) {
 	}
 	p := picker{want: i, out: dst}
 	if err := u.make(u.ctx, &p); p.n <= i {
+		if u.ctx.Err() != nil {
+			return dst, spool.ErrLost
+		}
 		return dst, cmp.Or(err, spool.ErrLost)
 	}
 	return p.out, nil

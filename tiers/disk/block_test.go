@@ -109,6 +109,41 @@ func TestBlocksBeyondTheSize(t *testing.T) {
 	}
 }
 
+// TestUnkeptBlocksEndWithTheirContext: what makes a block again for each read ends with the context of who asked for
+// it, and others ask anew.
+func TestUnkeptBlocksEndWithTheirContext(t *testing.T) {
+	s := openAt(t, Config{Dir: t.TempDir(), Size: 1 << 20, Memory: 1 << 20})
+	slow := func(ctx context.Context, w spool.Writer) error {
+		for range 100 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := w.Add(make([]byte, 64<<10)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b, err := s.Block(ctx, "a", slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Record(nil, 99); err != nil || len(got) != 64<<10 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	cancel()
+	if _, err := b.Record(nil, 99); !errors.Is(err, spool.ErrLost) {
+		t.Errorf("without its context: %v", err)
+	}
+	if b, err = s.Block(t.Context(), "a", slow); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Record(nil, 99); err != nil || len(got) != 64<<10 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
 // TestLostBlock: a reader of a block that left reads on, and one of a damaged block gets ErrLost, then a new one.
 func TestLostBlock(t *testing.T) {
 	dir := t.TempDir()
