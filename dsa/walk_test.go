@@ -156,7 +156,7 @@ func TestWalkReturnsAndWithdraws(t *testing.T) {
 		for len(owed) > 0 {
 			switch rng.IntN(30) {
 			case 0:
-				k := rng.IntN(len(had) + 1)
+				k := max(0, len(had)-rng.IntN(20))
 				s.Return(1, had[k:])
 				for _, x := range had[k:] {
 					owed[x] = true
@@ -179,7 +179,9 @@ func TestWalkReturnsAndWithdraws(t *testing.T) {
 			if s.Remaining(1) != len(owed) {
 				t.Fatalf("seed %d: %d remain of %d", seed, s.Remaining(1), len(owed))
 			}
-			must(t, s.Check())
+			if rng.IntN(10) == 0 {
+				must(t, s.Check())
+			}
 		}
 	}
 }
