@@ -75,8 +75,10 @@ func (c *compiler) compile(
 	objects := sel.objects
 	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
 	if spec.GetShuffle() {
-		if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-			mode = dsa.Sequential // its order comes from a file
+		if _, blocks, berr := parseBlocks(spec.GetOrder()); berr != nil {
+			return nil, reg, berr
+		} else if blocks || strings.HasPrefix(spec.GetOrder(), replayOrder) {
+			mode = dsa.Sequential // its order comes from a file, or from takeWindow
 		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
 			return nil, reg, err
 		}
@@ -108,6 +110,10 @@ func (c *compiler) compile(
 	if err := c.fits(j); err != nil {
 		return nil, reg, err
 	}
+	windowed, err := c.windowOf(j)
+	if err != nil {
+		return nil, reg, err
+	}
 	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
 	reg = coordinator.Register{
 		Spec:   j.life,
@@ -118,6 +124,7 @@ func (c *compiler) compile(
 		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},
 		Key: ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
 	}
+	j.takeWindow(windowed, &reg)
 	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
 		n := 1
 		for _, d := range out.Shape {

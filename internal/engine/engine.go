@@ -121,7 +121,8 @@ func New(cfg Config) (*Engine, error) {
 		Workers: cfg.Work.Workers, Readers: cfg.Work.Readers, Own: cfg.Memory.Own, ReadAhead: cfg.Work.ReadAhead,
 		Limits: cfg.Work.Limits, Store: cfg.Data.Store,
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
-		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Verdict: e.guard.Verdict, Send: e.loop.send,
+		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, InBlock: cfg.Data.Catalog.InBlock,
+		Verdict: e.guard.Verdict, Send: e.loop.send,
 		Worked: e.recorder.Worked, Note: e.log.note, Made: e.crew.Copy,
 	})
 	if cfg.Journal.Found != nil {

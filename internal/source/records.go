@@ -300,6 +300,9 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
+	if packed.InRanges(rs.format.Scheme(), d.rel) {
+		file.ReaderAt = &blockReader{file.ReaderAt, ctx, c, fileKey{rs.index, f.key.file, f.key.mtime}}
+	}
 	file.Schema, file.Spool = &snap.schema, spool.For(c.cfg.Spool, rs.uri)
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d", rs.address.Place, file.Path, d.size, f.key.mtime)
 	if f.rows, err = format.Open(ctx, a, file); err != nil {

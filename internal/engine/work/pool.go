@@ -32,6 +32,8 @@ type Config struct {
 	// Bytes is the stored size of an object, Read its content, appended to buf.
 	Bytes func(ident.ObjectID) int64
 	Read  func(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error)
+	// InBlock reports whether an object lies in a block that is in memory: Read copies it then.
+	InBlock func(ident.ObjectID) bool
 	// Verdict says why stored bytes may not be decoded here, see crashguard.Guard.
 	Verdict func(context.Context, *prep.Recipe, ident.ObjectID, []byte) (bad string, stopping bool)
 	// Send takes what became of a task: a coordinator.Prepared or a *coordinator.Filled. It is false when the loop has
@@ -58,6 +60,7 @@ type task struct {
 	size int64  // bytes that are read ahead for it; 0 = none are
 	read []byte // what was read ahead
 	err  error  // or why it could not be read
+	held bool   // it came from a block in memory
 }
 
 // Before is the order of work: by turn, equal turns in any order. Fills have no precedence over preparations: a job
