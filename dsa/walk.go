@@ -84,7 +84,7 @@ type walks struct {
 
 // leakEvery: one of so many blocks is not taken from those that other jobs hold. Without it two jobs of equal speed
 // that began at different times would meet in the same part of the dataset at the same time of each epoch, for ever.
-const leakEvery = 16
+const leakEvery = 10
 
 // recentWindows: what a job held within its last windows it does not prefer, so that the end of an epoch is not the
 // beginning of the next one.
