@@ -247,8 +247,8 @@ func TestWalkInSlices(t *testing.T) {
 	}
 }
 
-// Two jobs meet on the same blocks: in an epoch of both each block comes into memory 1.1 times at the most, whenever the
-// second begins, and whichever is faster.
+// Two jobs meet on the same blocks: in an epoch of both each block comes into memory 1.1 times at the most, whenever
+// the second begins, and whichever is faster.
 func TestWalksMeet(t *testing.T) {
 	const n, each, window, epochs = 6400, 16, 8, 12
 	const blocks = n / each

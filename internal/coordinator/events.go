@@ -281,7 +281,7 @@ type Fill struct {
 // Discard drops the working copy of a flight that no tier keeps.
 type Discard struct{ Flight FlightID }
 
-// HoldBlock has a block of a dataset (dsa.JobSpec.Block) read into memory for a job of mode Blocks, and kept there until
+// HoldBlock has a block of a dataset (dsa.JobSpec.Block) read into memory for a job of mode Blocks, and kept until
 // DropBlock. It comes before the first Prepare of a sample of the block. Several jobs may hold a block.
 type HoldBlock struct {
 	Job   ident.JobID

@@ -73,15 +73,9 @@ func (c *compiler) compile(
 		return nil, reg, err
 	}
 	objects := sel.objects
-	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
-	if spec.GetShuffle() {
-		if _, blocks, berr := parseBlocks(spec.GetOrder()); berr != nil {
-			return nil, reg, berr
-		} else if blocks || strings.HasPrefix(spec.GetOrder(), replayOrder) {
-			mode = dsa.Sequential // its order comes from a file, or from takeWindow
-		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
-			return nil, reg, err
-		}
+	mode, tiles, notes, err := modeOf(spec, len(objects))
+	if err != nil {
+		return nil, reg, err
 	}
 	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
 		"substitute": jobs.Substitute}[spec.GetOnError()]
@@ -141,6 +135,18 @@ func (c *compiler) compile(
 		err = c.replay(j, &reg)
 	}
 	return j, reg, err
+}
+
+// modeOf reads the order of a job with so many samples. What comes from a file, or walks through blocks (takeWindow), is
+// sequential at first.
+func modeOf(spec *larderv1.JobSpec, n int) (mode dsa.Mode, tiles int, notes []string, err error) {
+	if !spec.GetShuffle() || strings.HasPrefix(spec.GetOrder(), replayOrder) {
+		return dsa.Sequential, 0, nil, nil
+	}
+	if _, blocks, err := parseBlocks(spec.GetOrder()); blocks || err != nil {
+		return dsa.Sequential, 0, nil, err
+	}
+	return parseOrder(spec.GetOrder(), n)
 }
 
 // fits refuses a ring that the memory limit cannot hold.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import larder
+from larder import _checks
 
 CROP = [larder.ops.CenterCrop((8, 10))]
 
