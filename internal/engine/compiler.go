@@ -137,8 +137,8 @@ func (c *compiler) compile(
 	return j, reg, err
 }
 
-// modeOf reads the order of a job with so many samples. What comes from a file, or walks through blocks (takeWindow), is
-// sequential at first.
+// modeOf reads the order of a job with so many samples. What comes from a file, or walks through blocks (takeWindow),
+// is sequential at first.
 func modeOf(spec *larderv1.JobSpec, n int) (mode dsa.Mode, tiles int, notes []string, err error) {
 	if !spec.GetShuffle() || strings.HasPrefix(spec.GetOrder(), replayOrder) {
 		return dsa.Sequential, 0, nil, nil
