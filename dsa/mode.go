@@ -47,7 +47,7 @@ func ParseMode(s string) (Mode, error) {
 		}
 	}
 	names := modeNames[Fixed:]
-	hint := "the orders are " + strings.Join(names, ", ") + "; for the order of the dataset use shuffle=False"
+	hint := "the orders are " + strings.Join(names, ", ") + ", blocks(W); for the order of the dataset use shuffle=False"
 	if near := nearest.Word(strings.TrimSpace(s), names); near != "" {
 		hint = "did you mean " + near + "? " + hint
 	}

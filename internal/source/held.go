@@ -22,11 +22,10 @@ type heldBlocks struct {
 	file map[fileKey][]*heldBlock
 	used int64 // bytes
 
-	reads     sync.WaitGroup
-	ctx       context.Context //nolint:containedctx // of all reads; ends with the catalogue
-	cancel    context.CancelFunc
-	closed    bool
-	readCount atomic.Uint64
+	reads  sync.WaitGroup
+	ctx    context.Context //nolint:containedctx // of all reads; ends with the catalogue
+	cancel context.CancelFunc
+	closed bool
 }
 
 // heldPhase is the life of a held block:
@@ -113,16 +112,6 @@ func (c *Catalog) DropBlock(id uint32) {
 	h.free(b)
 }
 
-// HeldBytes is what the blocks in memory take, and HeldReads how many were read.
-func (c *Catalog) HeldBytes() int64 {
-	c.held.mu.Lock()
-	defer c.held.mu.Unlock()
-	return c.held.used
-}
-
-// HeldReads is how many blocks were read from storage.
-func (c *Catalog) HeldReads() uint64 { return c.held.readCount.Load() }
-
 // free gives the memory back when nobody can come to it; h.mu is held.
 func (h *heldBlocks) free(b *heldBlock) {
 	if b.refs > 0 || b.users > 0 || b.phase == heldReading || b.data == nil {
@@ -148,11 +137,8 @@ func (c *Catalog) fetch(b *heldBlock) {
 		h.free(b)
 		h.mu.Unlock()
 		close(b.ready)
-		if err == nil {
-			h.readCount.Add(1)
-			if b.done != nil {
-				b.done(b.to - b.from)
-			}
+		if err == nil && b.done != nil {
+			b.done(b.to - b.from)
 		}
 	})
 }
@@ -196,16 +182,15 @@ func (c *Catalog) take(file fileKey, off, n int64) *heldBlock {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, b := range h.file[file] {
-		if b.from <= off && off+n <= b.to && b.phase != heldFailed {
-			b.users++
-			if b.phase == heldWaiting && !h.closed {
-				c.fetch(b)
-			}
-			return b
-		}
+	b := h.find(file, off, n)
+	if b == nil || b.phase == heldWaiting && h.closed {
+		return nil
 	}
-	return nil
+	b.users++
+	if b.phase == heldWaiting {
+		c.fetch(b)
+	}
+	return b
 }
 
 // copyHeld fills buf with the bytes of a file from off on, from the block that holds them. It waits while that is being
@@ -232,22 +217,33 @@ func (c *Catalog) copyHeld(ctx context.Context, file fileKey, off int64, buf []b
 	return filled
 }
 
-// InBlock reports whether a block in memory has the object, or is about to have it: then it is not read by itself.
-func (c *Catalog) InBlock(x ident.ObjectID) bool {
+// InBlock reports whether a block that is held has the object, so that it is not read by itself, and whether its bytes
+// are there: else Read waits for them.
+func (c *Catalog) InBlock(x ident.ObjectID) (held, there bool) {
 	h := &c.held
 	if h.any.Load() == 0 {
-		return false
+		return false, false
 	}
 	file, row, ok := c.fileOf(x)
-	return ok && h.has(file, row.off, row.size)
-}
-
-func (h *heldBlocks) has(file fileKey, off, n int64) bool {
+	if !ok {
+		return false, false
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.ContainsFunc(h.file[file], func(b *heldBlock) bool {
-		return b.from <= off && off+n <= b.to && b.phase != heldFailed
-	})
+	if b := h.find(file, row.off, row.size); b != nil {
+		return true, b.phase == heldThere
+	}
+	return false, false
+}
+
+// find is the block with bytes off to off+n of a file; h.mu is held.
+func (h *heldBlocks) find(file fileKey, off, n int64) *heldBlock {
+	for _, b := range h.file[file] {
+		if b.from <= off && off+n <= b.to && b.phase != heldFailed {
+			return b
+		}
+	}
+	return nil
 }
 
 // close ends reads; what is held stays until it is dropped.

@@ -80,7 +80,7 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		return nil, tooLarge(path, row.size, c.cfg.MaxObject)
 	}
 	stored := isStored(c.rootAt(row.root).root)
-	if !stored && !c.InBlock(o) {
+	if held, _ := c.InBlock(o); !stored && !held {
 		if err := c.limit.wait(ctx, row.size); err != nil {
 			return nil, fmt.Errorf("read object %d: %w", o, err)
 		}
