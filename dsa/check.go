@@ -37,6 +37,9 @@ func (s *Sampler) Check() (err error) {
 			return fmt.Errorf("job %d (%s): %w", j.id, j.mode, err)
 		}
 	}
+	if err := s.walks.Check(); err != nil {
+		return err
+	}
 	return s.work.Check()
 }
 

@@ -9,6 +9,9 @@ import (
 // StartEpoch makes the job need its whole subset again. An unfinished epoch is abandoned first. epoch is what a Fixed
 // order is derived from; the other modes only keep it.
 func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
+	if w := s.walks.byID[id]; w != nil {
+		return s.startWalk(w, epoch)
+	}
 	j := s.jobs.byID[id]
 	if j == nil {
 		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, id, ErrNoJob)
@@ -45,9 +48,26 @@ func (s *Sampler) StartEpoch(id ident.JobID, epoch uint32) error {
 	return nil
 }
 
+// startWalk is StartEpoch of a job of mode Blocks.
+func (s *Sampler) startWalk(w *walk, epoch uint32) error {
+	s.walks.start(w, epoch)
+	if !s.work.sliced {
+		w.build(len(w.subset))
+	}
+	if w.err != nil {
+		s.walks.abandon(w)
+		return fmt.Errorf("dsa: start epoch %d of job %d: %w", epoch, w.id, w.err)
+	}
+	return nil
+}
+
 // Abandon drops what remains of the job's epoch; the job is idle until StartEpoch. For the tiles of the next epoch the
 // rest of the order counts as drawn uniformly and not delivered, which keeps the promise of Stratified.
 func (s *Sampler) Abandon(id ident.JobID) {
+	if w := s.walks.byID[id]; w != nil {
+		s.walks.abandon(w)
+		return
+	}
 	if j := s.jobs.byID[id]; j != nil {
 		s.abandon(j)
 		s.work.finish()
@@ -78,6 +98,10 @@ func (s *Sampler) abandon(j *job) {
 // are not in the subset, or not taken in the running epoch, are ignored. A job with a tape draws from a fresh order
 // afterwards.
 func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
+	if w := s.walks.byID[id]; w != nil {
+		w.giveBack(ids)
+		return
+	}
 	j := s.settled(id)
 	if j == nil {
 		return
@@ -113,6 +137,9 @@ func (s *Sampler) Return(id ident.JobID, ids []ident.ObjectID) {
 // quarantined ones, or those that a resumed job has had already. Objects that the epoch does not owe are ignored. It
 // returns how many were taken out.
 func (s *Sampler) Withdraw(id ident.JobID, ids []ident.ObjectID) int {
+	if w := s.walks.byID[id]; w != nil {
+		return s.walks.withdraw(w, ids)
+	}
 	j := s.settled(id)
 	if j == nil {
 		return 0

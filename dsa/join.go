@@ -23,6 +23,8 @@ var (
 	ErrTiles = errors.New("tiles out of range")
 	// ErrMode says that JobSpec.Mode is no mode.
 	ErrMode = errors.New("unknown mode")
+	// ErrWindow says that a job of mode Blocks has no window, or no blocks.
+	ErrWindow = errors.New("no window of blocks")
 	// ErrObjectID says that an id is MaxObjects or above.
 	ErrObjectID = errors.New("object id out of range")
 )
@@ -30,6 +32,9 @@ var (
 // Join registers a job; it is active, and idle until StartEpoch. On an error nothing has changed. In slices, a subset
 // that is no set is found out later: see Err.
 func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
+	if spec.Mode == Blocks {
+		return s.joinWalk(id, spec)
+	}
 	if err := s.jobs.admit(id, spec); err != nil {
 		return fmt.Errorf("dsa: join job %d: %w", id, err)
 	}
@@ -58,8 +63,32 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 	return nil
 }
 
+// joinWalk is Join of a job of mode Blocks.
+func (s *Sampler) joinWalk(id ident.JobID, spec JobSpec) error {
+	err := s.walks.admit(id, spec)
+	if s.jobs.byID[id] != nil {
+		err = ErrJobExists
+	}
+	if err != nil {
+		return fmt.Errorf("dsa: join job %d: %w", id, err)
+	}
+	w := s.walks.join(id, spec)
+	if s.work.sliced {
+		return nil
+	}
+	if w.build(len(w.subset)); w.err != nil {
+		s.walks.leave(w)
+		return fmt.Errorf("dsa: join job %d: %w", id, w.err)
+	}
+	return nil
+}
+
 // Leave removes the job. Its subset stays in the cells: what it left in the caches must not tell objects apart.
 func (s *Sampler) Leave(id ident.JobID) {
+	if w := s.walks.byID[id]; w != nil {
+		s.walks.leave(w)
+		return
+	}
 	j := s.jobs.byID[id]
 	if j == nil {
 		return
@@ -82,14 +111,17 @@ func (s *Sampler) Leave(id ident.JobID) {
 // modified. That it is no set, or holds an id out of range, shows at StartEpoch, or in slices in Err; the job can then
 // only leave.
 func (s *Sampler) Change(id ident.JobID, subset []ident.ObjectID) error {
-	j := s.jobs.byID[id]
-	if j == nil {
+	j, w := s.jobs.byID[id], s.walks.byID[id]
+	switch {
+	case j == nil && w == nil:
 		return fmt.Errorf("dsa: change the subset of job %d: %w", id, ErrNoJob)
-	}
-	if len(subset) == 0 {
+	case len(subset) == 0:
 		return fmt.Errorf("dsa: change the subset of job %d: %w", id, ErrEmptySubset)
+	case w != nil:
+		w.next = subset
+	default:
+		j.next = subset
 	}
-	j.next = subset
 	return nil
 }
 

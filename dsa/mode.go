@@ -20,14 +20,20 @@ const (
 	Stratified             // uniform orders; consecutive epochs independent at the resolution of tiles
 	Epoch                  // uniform orders; an epoch may resemble those before it
 	numModes
+
+	// Blocks walks through blocks of samples that lie together in storage (walk.go). No other mode's choices know of it.
+	Blocks = numModes
 )
 
 var modeNames = [numModes]string{"sequential", "fixed", "strict", "stratified", "epoch"}
 
 // String returns the word for the mode in configuration, protocol and docs.
 func (m Mode) String() string {
-	if m < numModes {
+	switch {
+	case m < numModes:
 		return modeNames[m]
+	case m == Blocks:
+		return "blocks"
 	}
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
@@ -41,7 +47,7 @@ func ParseMode(s string) (Mode, error) {
 		}
 	}
 	names := modeNames[Fixed:]
-	hint := "the orders are " + strings.Join(names, ", ") + "; for the order of the dataset use shuffle=False"
+	hint := "the orders are " + strings.Join(names, ", ") + ", blocks(W); for the order of the dataset use shuffle=False"
 	if near := nearest.Word(strings.TrimSpace(s), names); near != "" {
 		hint = "did you mean " + near + "? " + hint
 	}
@@ -68,16 +74,25 @@ type JobSpec struct {
 	Recipe uint32           // jobs with equal numbers share decoded samples
 	Ahead  int              // for Strict: samples that the job may take before others take any (its window)
 	Subset []ident.ObjectID // in sample order, distinct; retained and never modified
+
+	Window int                         // for Blocks: how many blocks the job draws from at once, 1 or more
+	Block  func(ident.ObjectID) uint32 // for Blocks: the block that an object lies in, the same at each call; or NoBlock
 }
 
 // Promise returns, in words, what the job's order keeps whatever its neighbours do; "" for an unknown job.
 func (s *Sampler) Promise(id ident.JobID) string {
+	const once = "each epoch delivers every sample of the subset exactly once"
+	const long = "over a training no sample stays early or late"
+	if w := s.walks.byID[id]; w != nil {
+		return fmt.Sprintf("blocks(%d): the blocks of the dataset come in an order drawn for each epoch, uniformly while no "+
+			"other job walks through them; %d at a time are mixed: of the samples drawn before the next block comes, one "+
+			"block gives 2/%d at the most on average; samples of a block stay close to each other; %s", w.width, w.width,
+			w.width, once)
+	}
 	j := s.jobs.byID[id]
 	if j == nil {
 		return ""
 	}
-	const once = "each epoch delivers every sample of the subset exactly once"
-	const long = "over a training no sample stays early or late"
 	const far = long + ", and epochs five or more apart have no correlation"
 	switch j.mode {
 	case Sequential:

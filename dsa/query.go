@@ -1,6 +1,8 @@
 package dsa
 
 import (
+	"fmt"
+
 	"larder/internal/bits"
 	"larder/internal/ident"
 )
@@ -8,12 +10,18 @@ import (
 // Ready reports whether the job may pick: it is known and no work is left to do for it. An idle job is ready when its
 // join is done.
 func (s *Sampler) Ready(id ident.JobID) bool {
+	if w := s.walks.byID[id]; w != nil {
+		return w.ready()
+	}
 	j := s.jobs.find(id)
 	return j != nil && (!s.work.sliced || s.work.ready(j))
 }
 
 // Settled reports whether no pass of the job waits, so that Withdraw has nothing to do before its own work.
 func (s *Sampler) Settled(id ident.JobID) bool {
+	if w := s.walks.byID[id]; w != nil {
+		return w.ready()
+	}
 	j := s.jobs.byID[id]
 	return j != nil && len(j.passes.todo) == 0
 }
@@ -24,11 +32,14 @@ func (s *Sampler) Err(id ident.JobID) error {
 	if j := s.jobs.byID[id]; j != nil {
 		return j.passes.err
 	}
+	if w := s.walks.byID[id]; w != nil && w.err != nil {
+		return fmt.Errorf("dsa: job %d: %w", id, w.err)
+	}
 	return nil
 }
 
-// JobSet returns the set of the job alone, for SetLevelFor and NeedOf; the empty set if it has not joined. It is the
-// same until the job leaves.
+// JobSet returns the set of the job alone, for SetLevelFor and NeedOf; the empty set if it has not joined, or has mode
+// Blocks. It is the same until the job leaves.
 func (s *Sampler) JobSet(id ident.JobID) bits.JobSet {
 	if j := s.jobs.byID[id]; j != nil {
 		return bits.JobSet(0).With(j.slot)
@@ -82,6 +93,9 @@ func (s *Sampler) NeedOf(x ident.ObjectID, jobs bits.JobSet) int {
 
 // Needs reports whether the job, active or not, still needs x in its running epoch.
 func (s *Sampler) Needs(id ident.JobID, x ident.ObjectID) bool {
+	if w := s.walks.byID[id]; w != nil {
+		return w.settle() && w.phase != walkIdle && w.left.Has(uint32(x))
+	}
 	j := s.jobs.byID[id]
 	return j != nil && s.objects.known(uint32(x)) && j.needs(uint32(x))
 }
@@ -91,6 +105,9 @@ func (s *Sampler) Remaining(id ident.JobID) int {
 	if j := s.jobs.byID[id]; j != nil {
 		return j.owed.remaining
 	}
+	if w := s.walks.byID[id]; w != nil {
+		return w.remaining()
+	}
 	return 0
 }
 
@@ -99,10 +116,13 @@ func (s *Sampler) Len(id ident.JobID) int {
 	if j := s.jobs.byID[id]; j != nil {
 		return len(j.subset)
 	}
+	if w := s.walks.byID[id]; w != nil {
+		return len(w.subset)
+	}
 	return 0
 }
 
-// Jobs returns the joined jobs, ascending.
+// Jobs returns the joined jobs, ascending, without those of mode Blocks.
 func (s *Sampler) Jobs() []ident.JobID { return s.jobs.ids() }
 
 // Room returns what SetRoom set.

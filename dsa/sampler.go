@@ -19,6 +19,7 @@ import (
 //	scans   both steps where cells are too small to choose in    scan.go, scanorder.go
 //	draws   step 2: which object of the cell and tile            draw.go, lists.go, smallcell.go
 //	strict  both steps for Strict jobs, drawn in rounds          strict.go
+//	walks   jobs that go through blocks, whom the others ignore  walk.go
 //	layouts what a job's draws are made from                     layout.go, groups.go
 //	work    what calls leave to do, in slices                    work.go, passes.go
 type Sampler struct {
@@ -32,6 +33,7 @@ type Sampler struct {
 	scans   scans
 	draws   draws
 	strict  strictDraws
+	walks   walks
 	layouts layouts
 	work    work
 
@@ -54,6 +56,7 @@ func New(seed uint64) *Sampler {
 	s.strict = strictDraws{rng: s.rng, jobs: &s.jobs, draws: &s.draws}
 	s.layouts = layouts{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, pool: &s.pool, draws: &s.draws,
 		follows: &s.follows, scans: &s.scans, room: MaxObjects}
+	s.walks = walks{byID: make(map[ident.JobID]*walk), leak: xrand.New(0x6473615f6c65616b, seed)}
 	s.work = work{steps: s.steps(), ended: s.free}
 	return s
 }
@@ -62,6 +65,9 @@ func New(seed uint64) *Sampler {
 // is idle, unknown or not Ready. The caller says with SetLevel, before the next call, what the pick makes available.
 // For Fixed and Sequential the pick is the first position that is not taken.
 func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
+	if w := s.walks.byID[id]; w != nil {
+		return s.nextOfWalk(w)
+	}
 	j := s.jobs.find(id)
 	if j == nil || j.owed.remaining == 0 {
 		return 0, false
@@ -73,6 +79,26 @@ func (s *Sampler) Next(id ident.JobID) (ident.ObjectID, bool) {
 	j.pace.took++
 	s.take(j, x, j.index.of(x))
 	return ident.ObjectID(x), true
+}
+
+// nextOfWalk is Next of a job of mode Blocks.
+func (s *Sampler) nextOfWalk(w *walk) (ident.ObjectID, bool) {
+	if s.work.sliced && !w.ready() {
+		return 0, false
+	}
+	x, ok := s.walks.pick(w)
+	if ok {
+		s.Touch(x)
+	}
+	return x, ok
+}
+
+// BlockMoves returns which blocks jobs of mode Blocks have begun to hold, and have left, since the last call, in order.
+// A job holds a block before Next returns a sample of it. The result is good until the next call of the Sampler.
+func (s *Sampler) BlockMoves() []BlockMove {
+	all := s.walks.moves
+	s.walks.moves = all[:0]
+	return all
 }
 
 // choose is the rule of a pick: step 1 names the cell and the tile, step 2 the object.
@@ -194,6 +220,7 @@ func (s *Sampler) InSlices() { s.work.sliced = true }
 // Work does what calls have left to do, up to budget objects of it (some 20 ns each), and reports whether there is
 // more.
 func (s *Sampler) Work(budget int) (more bool) {
+	budget -= s.walks.work(budget)
 	for budget > 0 && len(s.work.line) > 0 {
 		budget -= s.work.walk(budget)
 	}
@@ -201,10 +228,10 @@ func (s *Sampler) Work(budget int) (more bool) {
 		j := s.layouts.current.job
 		if j == nil {
 			if j = s.layouts.next(); j == nil {
-				return false
+				return s.walks.hasWork()
 			}
 		}
 		budget -= s.layouts.slice(j, budget)
 	}
-	return len(s.work.line) > 0 || s.layouts.current.job != nil || s.layouts.next() != nil
+	return s.walks.hasWork() || len(s.work.line) > 0 || s.layouts.current.job != nil || s.layouts.next() != nil
 }

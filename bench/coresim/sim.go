@@ -224,6 +224,7 @@ func (s *sim) do(eff coordinator.Effect) {
 	case coordinator.Discard:
 		s.machine.memory.discard(x.Flight)
 		s.machine.serve() // a worker may wait for room
+	case coordinator.HoldBlock, coordinator.DropBlock: // its jobs have no blocks
 	case coordinator.FreeKey:
 		s.machine.memory.free(x.Key)
 	case coordinator.SetBudget:

@@ -36,7 +36,7 @@ func sorted(x []ident.ObjectID) []ident.ObjectID {
 	return x
 }
 
-var allModes = []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch}
+var allModes = []dsa.Mode{dsa.Sequential, dsa.Fixed, dsa.Strict, dsa.Stratified, dsa.Epoch, dsa.Blocks}
 
 // TestTheSubsetChangesAtTheBorderOfAnEpoch: an epoch that runs is as it was; the next has the new subset, ledger and
 // remaining with it.

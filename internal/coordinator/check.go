@@ -56,7 +56,7 @@ func (ro *roster) Check() error {
 			wrong("job %d has dataset %d and prefix %d", id, s.dataset, s.prefix)
 			continue
 		}
-		if s.joined() != (s.set.Len() == 1) || all[s.prefix]&s.set != 0 {
+		if (s.joined() && !s.walks()) != (s.set.Len() == 1) || all[s.prefix]&s.set != 0 {
 			wrong("job %d, joined %v, is the set %x", id, s.joined(), s.set)
 		}
 		all[s.prefix] |= s.set

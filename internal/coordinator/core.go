@@ -133,6 +133,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.planner.catchUp()
 	c.planner.samplerSlice()
 	c.planner.deal()
+	c.planner.dropBlocks()
 	c.tiering.countSlice()
 	c.needs.refreshSlice()
 	c.tiering.resizeSlice()
@@ -171,6 +172,8 @@ func (c *Core) handle(ev Event) {
 		c.planner.filled(*e)
 	case Filled:
 		c.planner.filled(e)
+	case BlockRead:
+		c.planner.blockRead(e)
 	case Persisted:
 		c.step.persisted(e)
 	case Tick:

@@ -197,6 +197,7 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 	default:
 		err = lc.sampler.StartEpoch(j.ID, epoch)
 	}
+	lc.planner.moveBlocks()
 	if err != nil {
 		lc.step.complain(j.ID, err)
 		lc.endJob(s, jobs.Dead, err.Error())

@@ -146,6 +146,12 @@ type Filled struct {
 	Augments int  // random suffixes run: 1, or 0 when an augmented sample was copied
 }
 
+// BlockRead says that the block of a HoldBlock was read: Bytes of storage, for that job.
+type BlockRead struct {
+	Job   ident.JobID
+	Bytes int64
+}
+
 // Persisted says that a record is durable.
 type Persisted struct{ Seq uint64 }
 
@@ -210,6 +216,7 @@ func (Released) isEvent()     {}
 func (Detached) isEvent()     {}
 func (Prepared) isEvent()     {}
 func (Filled) isEvent()       {}
+func (BlockRead) isEvent()    {}
 func (Persisted) isEvent()    {}
 func (Tick) isEvent()         {}
 func (Reconfigure) isEvent()  {}
@@ -274,6 +281,19 @@ type Fill struct {
 
 // Discard drops the working copy of a flight that no tier keeps.
 type Discard struct{ Flight FlightID }
+
+// HoldBlock has a block of a dataset (dsa.JobSpec.Block) read into memory for a job of mode Blocks, and kept until
+// DropBlock. It comes before the first Prepare of a sample of the block. Several jobs may hold a block.
+type HoldBlock struct {
+	Job   ident.JobID
+	Block uint32
+}
+
+// DropBlock says that a job needs a block no more: what it took of it is prepared.
+type DropBlock struct {
+	Job   ident.JobID
+	Block uint32
+}
 
 // FreeKey drops an entry of a tier.
 type FreeKey struct{ Key ident.Key }
@@ -367,6 +387,8 @@ func (Prepare) isEffect()     {}
 func (Augment) isEffect()     {}
 func (*Fill) isEffect()       {}
 func (Discard) isEffect()     {}
+func (HoldBlock) isEffect()   {}
+func (DropBlock) isEffect()   {}
 func (FreeKey) isEffect()     {}
 func (SetBudget) isEffect()   {}
 func (Deliver) isEffect()     {}

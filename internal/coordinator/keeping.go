@@ -106,10 +106,11 @@ func (k *keeping) count(may, kept bool, price float64) {
 }
 
 // laterUses is how often jobs with the prefix of s use x after the running epochs; sure says that all of them have a
-// known number of epochs. Index streams of other jobs do not count.
+// known number of epochs. Index streams of other jobs do not count, nor do their
+// walks through blocks.
 func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) {
 	for _, o := range fl.roster.order {
-		if o.prefix != s.prefix || o != s && (o.job.Spec.Given || !o.job.Member.Has(uint32(x))) {
+		if o.prefix != s.prefix || o != s && (o.job.Spec.Given || o.walks() || !o.job.Member.Has(uint32(x))) {
 			continue
 		}
 		switch n := o.job.Spec.Epochs; {

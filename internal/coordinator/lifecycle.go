@@ -91,7 +91,7 @@ func (lc *lifecycle) joinSampler(s *stream) error {
 	}
 	s.become(samplingDraws)
 	lc.roster.joinPrefix(s, lc.sampler.JobSet(j.ID))
-	lc.roster.inOrder = lc.roster.inOrder || s.sample.Mode == dsa.Sequential
+	lc.roster.inOrder = lc.roster.inOrder || s.inStorageOrder()
 	return nil
 }
 
@@ -171,6 +171,8 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	if s.joined() {
 		lc.roster.leavePrefix(s)
 		lc.sampler.Leave(j.ID)
+		lc.planner.moveBlocks()
+		lc.planner.dropAll(s)
 	}
 	if s.draws() {
 		s.become(samplingOutside)

@@ -131,7 +131,7 @@ func (ne *needs) need(x ident.ObjectID, of bits.JobSet) int {
 
 // needOf is need for what stream s is about to load.
 func (ne *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
-	if s.sample.Mode == dsa.Sequential && ne.sampler.Level(x) == 0 {
+	if s.inStorageOrder() && ne.sampler.Level(x) == 0 {
 		return neutralNeed
 	}
 	return ne.need(x, of)

@@ -84,6 +84,7 @@ func (pl *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
 		x, ok = pl.sampler.At(s.job.ID, s.place(pos))
 	} else {
 		x, ok = pl.sampler.Next(s.job.ID)
+		pl.moveBlocks()
 	}
 	if !ok {
 		return 0, false

@@ -20,6 +20,7 @@ type planner struct {
 	awaiting bool // some stream waits for the sampler or has deferred rows
 	catching bool // some stream has samples to withdraw from the sampler
 	dealing  bool // some stream has steps to decide
+	leaving  bool // some stream has left blocks that it still holds
 
 	// What the planner needs of the lifecycle, which is above it.
 	advance      func(*stream)                                    // begins the next epoch if each rank is done

@@ -61,7 +61,7 @@ func TestResumeChains(t *testing.T) {
 func resumeHistory(t *testing.T, seed uint64) (resumes, deaths int) {
 	r := xrand.New(seed, 12)
 	size := 60 + r.IntN(200)
-	mode := dsa.Mode(r.IntN(5))
+	mode := dsa.Mode(r.IntN(6))
 	onError := jobs.OnError(r.IntN(3))
 	bad := map[ident.ObjectID]bool{}
 	for range r.IntN(3) {

@@ -124,7 +124,7 @@ func restartHistory(t *testing.T, seed uint64, inStep bool) (restarts, cuts int)
 	world := 1 + r.IntN(3)
 	reg := registration(0, "lr", 0, size, 1+r.IntN(6), func(e *Register) {
 		e.Spec.World, e.Spec.Slots = world, 2+r.IntN(3)
-		e.Sample.Mode = dsa.Mode(r.IntN(5))
+		e.Sample.Mode = dsa.Mode(r.IntN(6))
 		e.Sample.Seed = seed
 		e.Spec.OnError = jobs.OnError(r.IntN(3))
 		e.Spec.Even, e.Spec.DropLast = world > 1 && r.IntN(2) == 0, r.IntN(3) == 0

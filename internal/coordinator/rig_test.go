@@ -39,7 +39,8 @@ type rig struct {
 	solves   []Solve
 	bytes    func(ident.ObjectID) int64 // of a decoded sample; nil = sampleBytes
 	token    Token
-	spoiled  bool // its state was broken on purpose: it is not checked at the end
+	see      func(Effect) // sees each effect before it is done
+	spoiled  bool         // its state was broken on purpose: it is not checked at the end
 }
 
 func newRig(t *testing.T, sizes [ident.NumForms]int64, change ...func(*Config)) *rig {
@@ -117,6 +118,9 @@ func (r *rig) run() {
 
 func (r *rig) do(e Effect) {
 	r.t.Helper()
+	if r.see != nil {
+		r.see(e)
+	}
 	switch x := e.(type) {
 	case Prepare:
 		r.prepares = append(r.prepares, x)
@@ -206,6 +210,11 @@ func (r *rig) ok(rep Reply) Reply {
 	return rep
 }
 
+// blockSize is how many objects lie together for a job of mode Blocks.
+const blockSize = 8
+
+func blockOf(x ident.ObjectID) uint32 { return uint32(x / blockSize) }
+
 // peer is one client: a job's rank.
 type peer struct {
 	r    *rig
@@ -228,7 +237,7 @@ func registration(t Token, name string, from, to, batch int, change ...func(*Reg
 	}
 	e := Register{
 		Token: t, Spec: jobs.Spec{Name: name, Subset: len(sub), Batch: batch, World: 1, Slots: 3},
-		Sample: dsa.JobSpec{Mode: dsa.Sequential, Subset: sub}, Prefix: 1, Suffix: 2,
+		Sample: dsa.JobSpec{Mode: dsa.Sequential, Subset: sub, Block: blockOf, Window: 2}, Prefix: 1, Suffix: 2,
 	}
 	for _, f := range change {
 		f(&e)

@@ -128,6 +128,7 @@ type stream struct {
 	catching []catching // what must be withdrawn from the sampler before the job draws
 	deal     bool       // deal looks at its steps at the end of this Step, independently of all phases
 	keeping  keeping    // what the decoded tier keeps for it alone
+	leaving  []leaving  // blocks that its order has left and its batches may still need
 	script   []Scripted // the orders that were given with it; nil = none
 }
 

@@ -73,13 +73,9 @@ func (c *compiler) compile(
 		return nil, reg, err
 	}
 	objects := sel.objects
-	mode, tiles, notes := dsa.Sequential, 0, []string(nil)
-	if spec.GetShuffle() {
-		if strings.HasPrefix(spec.GetOrder(), replayOrder) {
-			mode = dsa.Sequential // its order comes from a file
-		} else if mode, tiles, notes, err = parseOrder(spec.GetOrder(), len(objects)); err != nil {
-			return nil, reg, err
-		}
+	mode, tiles, notes, err := modeOf(spec, len(objects))
+	if err != nil {
+		return nil, reg, err
 	}
 	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
 		"substitute": jobs.Substitute}[spec.GetOnError()]
@@ -108,6 +104,10 @@ func (c *compiler) compile(
 	if err := c.fits(j); err != nil {
 		return nil, reg, err
 	}
+	windowed, err := c.windowOf(j)
+	if err != nil {
+		return nil, reg, err
+	}
 	j.subsets = newSubsets(spec.GetSubset(), objects, seen)
 	reg = coordinator.Register{
 		Spec:   j.life,
@@ -118,6 +118,7 @@ func (c *compiler) compile(
 		Dataset: data.ID(), Names: []string{data.Name(), data.URI()},
 		Key: ident.RecipeID(xrand.Hash(uint64(data.ID())+1, uint64(recipe.SuffixID()))),
 	}
+	j.takeWindow(windowed, &reg)
 	if out := recipe.Output(); !out.Ragged && len(out.Shape) == 3 {
 		n := 1
 		for _, d := range out.Shape {
@@ -134,6 +135,18 @@ func (c *compiler) compile(
 		err = c.replay(j, &reg)
 	}
 	return j, reg, err
+}
+
+// modeOf reads the order of a job with so many samples. What comes from a file, or walks through blocks (takeWindow),
+// is sequential at first.
+func modeOf(spec *larderv1.JobSpec, n int) (mode dsa.Mode, tiles int, notes []string, err error) {
+	if !spec.GetShuffle() || strings.HasPrefix(spec.GetOrder(), replayOrder) {
+		return dsa.Sequential, 0, nil, nil
+	}
+	if _, blocks, err := parseBlocks(spec.GetOrder()); blocks || err != nil {
+		return dsa.Sequential, 0, nil, err
+	}
+	return parseOrder(spec.GetOrder(), n)
 }
 
 // fits refuses a ring that the memory limit cannot hold.

@@ -28,6 +28,10 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Discard:
 		e.pool.Discard(x.Flight)
 		e.crew.Discard(x.Flight)
+	case coordinator.HoldBlock:
+		e.holdBlock(x)
+	case coordinator.DropBlock:
+		e.dropBlock(x)
 	case coordinator.FreeKey:
 		e.tierWork.Add(func() { e.cfg.Data.Store.Free(x.Key) })
 	case coordinator.SetBudget:
@@ -54,6 +58,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.JobEnded:
 		if j := e.jobs.end(x.Job); j != nil {
 			e.log.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(x.Job))
+			j.dropWindow(e.memory)
 			e.endMade(j)
 		}
 	case coordinator.Persist:

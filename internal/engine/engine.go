@@ -122,6 +122,7 @@ func New(cfg Config) (*Engine, error) {
 		Limits: cfg.Work.Limits, Outside: cfg.Work.Outside, Store: cfg.Data.Store,
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
 		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Away: cfg.Data.Catalog.Away,
+		InBlock: cfg.Data.Catalog.InBlock,
 		Verdict: e.guard.Verdict, Send: e.loop.send,
 		Worked: e.recorder.Worked, Note: e.log.note, Made: e.crew.Copy,
 	})

@@ -99,6 +99,9 @@ func (f *follower) reselect(ctx context.Context, j *job, expr string, seen uint6
 		err = f.library.mayReadAt(ctx, j.owner, j.Data, seen)
 	}
 	if err == nil {
+		err = f.library.relay(j)
+	}
+	if err == nil {
 		if _, err = f.change(ctx, j, wanted{0, expr, objectsOf(j.Data, samples), seen}); err == nil {
 			return nil
 		}

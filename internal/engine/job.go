@@ -27,6 +27,7 @@ type job struct {
 	seed       *atomic.Uint64  // of random parameters, once it is registered
 	resume     *recordedResume // what it continues from; nil = it began by itself
 	rows       int             // that a slot of its rings has room for: no batch may have more
+	window     *window         // of blocks, for order blocks; nil = it has another order
 	owner      *owner          // who registered it; nil = the user of the daemon
 
 	brief func() *larderv1.JobSpec // the spec without its indices, made once

@@ -111,6 +111,9 @@ func (e *Engine) register(
 
 // admit has the coordinator take a new job, and makes it known here. e.registering is held.
 func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) error {
+	if err := j.holdWindow(e.memory); err != nil {
+		return err
+	}
 	reg.Strata = e.memory.strata(j)
 	if len(reg.Strata) > 0 {
 		e.log.note(slog.LevelInfo, "a dataset is kept mixed", "dataset", j.Data.Name(), "strata", len(reg.Strata)+1)
@@ -123,6 +126,7 @@ func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) er
 	})
 	defer e.jobs.unexpect(reg.Token)
 	if err != nil {
+		j.dropWindow(e.memory)
 		return err
 	}
 	e.memory.stratified(j.Data.ID())

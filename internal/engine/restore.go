@@ -147,6 +147,9 @@ func (t *restorer) reread(back *returning, known *selections) error {
 // restoreJob gives a job to the coordinator.
 func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	j, ev, spec := r.j, r.ev, r.j.spec
+	if err := j.holdWindow(t.memory); err != nil {
+		return err
+	}
 	ev.Strata = t.memory.strata(j)
 	var reply coordinator.Reply
 	t.jobs.add(j)
@@ -160,6 +163,7 @@ func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	}
 	if reply.Err != nil {
 		t.jobs.remove(j)
+		j.dropWindow(t.memory)
 		return reply.Err
 	}
 	t.memory.stratified(j.Data.ID())

@@ -44,6 +44,8 @@ type Catalog struct {
 	objects objectTable
 	probes  probeCache
 	files   openFiles
+	layouts layouts
+	held    heldBlocks
 	seen    seenCache
 	columns columnCache
 
@@ -105,6 +107,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 // Close ends background work. Datasets stay usable but for Probe.
 func (c *Catalog) Close() error {
 	c.probes.close()
+	c.held.close()
 	c.files.close()
 	return nil
 }

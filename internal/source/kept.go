@@ -29,11 +29,13 @@ func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, b
 			return nil
 		}
 	}
-	if err := c.limit.wait(ctx, row.size); err != nil {
-		return err
-	}
-	if err := c.readStored(ctx, o, row, 0, buf); err != nil {
-		return err
+	if !c.fromBlock(ctx, o, buf) {
+		if err := c.limit.wait(ctx, row.size); err != nil {
+			return err
+		}
+		if err := c.readStored(ctx, o, row, 0, buf); err != nil {
+			return err
+		}
 	}
 	if c.cfg.Kept != nil {
 		c.cfg.Kept.Put(rs.uri, key, buf)

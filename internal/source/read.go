@@ -80,7 +80,7 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		return nil, tooLarge(path, row.size, c.cfg.MaxObject)
 	}
 	stored := isStored(c.rootAt(row.root).root)
-	if !stored {
+	if held, _ := c.InBlock(o); !stored && !held {
 		if err := c.limit.wait(ctx, row.size); err != nil {
 			return nil, fmt.Errorf("read object %d: %w", o, err)
 		}
@@ -100,21 +100,12 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		}
 		return c.asImage(row, whole)
 	}
+	if c.fromBlock(ctx, o, buf) {
+		return c.asImage(row, whole)
+	}
 	err := c.withFile(o, row, func(fd int, state fileState) error {
-		for done := int64(0); done < row.size; {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			n, err := retry(func() (int, error) {
-				return c.sys.pread(fd, buf[done:min(row.size, done+readChunk)], row.off+done)
-			})
-			if err != nil {
-				return fmt.Errorf("read at byte %d: %w", row.off+done, err)
-			}
-			if n == 0 {
-				return &errChanged{size: row.off + done, wasSize: row.size}
-			}
-			done += int64(n)
+		if err := c.preadFull(ctx, fd, buf, row.off); err != nil {
+			return err
 		}
 		return c.unchanged(fd, state) // a writer may have been at work meanwhile
 	})
@@ -122,6 +113,36 @@ func (c *Catalog) Read(ctx context.Context, o ident.ObjectID, buf []byte) ([]byt
 		return nil, err
 	}
 	return c.asImage(row, whole)
+}
+
+// preadFull fills buf with the bytes of a file from off on.
+func (c *Catalog) preadFull(ctx context.Context, fd int, buf []byte, off int64) error {
+	size := int64(len(buf))
+	for done := int64(0); done < size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := retry(func() (int, error) {
+			return c.sys.pread(fd, buf[done:min(size, done+readChunk)], off+done)
+		})
+		if err != nil {
+			return fmt.Errorf("read at byte %d: %w", off+done, err)
+		}
+		if n == 0 {
+			return &errChanged{size: off + done, wasSize: size}
+		}
+		done += int64(n)
+	}
+	return nil
+}
+
+// fromBlock fills buf with an object that a block in memory has.
+func (c *Catalog) fromBlock(ctx context.Context, o ident.ObjectID, buf []byte) bool {
+	if c.held.any.Load() == 0 {
+		return false
+	}
+	file, row, ok := c.fileOf(o)
+	return ok && c.copyHeld(ctx, file, row.off, buf)
 }
 
 // asImage makes an image file of what is stored.

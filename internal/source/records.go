@@ -350,6 +350,9 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		_ = f.file.Close() // nothing was written, so nothing can be lost
 		return err
 	}
+	if packed.InRanges(rs.format.Scheme(), d.rel) {
+		file.ReaderAt = &blockReader{file.ReaderAt, reads, c, fileKey{rs.index, f.key.file, f.key.mtime}}
+	}
 	if snap.records() {
 		file.Schema = &snap.schema
 	}

@@ -76,7 +76,7 @@ var (
 	limitMetric  = gauge("memory_limit_bytes", "Memory that the daemon may use (memory.limit).")
 
 	daemonCounts = []*family{
-		counter("source_reads_total", "Samples read from storage."),
+		counter("source_reads_total", "Reads of samples from storage, and of blocks."),
 		counter("source_bytes_total", "Bytes read from storage."),
 		counter("decodes_total", "Images decoded."),
 		counter("augments_total", "Random suffixes of recipes run."),
@@ -144,7 +144,7 @@ var (
 		"Time that the job's next() waited for a batch, a wait in progress included, summed over its ranks.", "job")
 
 	jobCounts = []*family{
-		counter("job_source_reads_total", "Samples read from storage for the job.", "job"),
+		counter("job_source_reads_total", "Reads of samples, and of blocks, from storage for the job.", "job"),
 		counter("job_source_bytes_total", "Bytes read from storage for the job.", "job"),
 		counter("job_decodes_total", "Images decoded for the job.", "job"),
 		counter("job_augments_total", "Random suffixes run for the job.", "job"),

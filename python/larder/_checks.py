@@ -111,7 +111,8 @@ def absolute(uri: str) -> str:
 
 
 _ORDERS = ("fixed", "stratified", "strict", "epoch")
-_TILES = re.compile(r"stratified\([0-9]{1,9}\)")
+# the daemon knows how many tiles and blocks there may be
+_COUNTED = re.compile(r"stratified\([0-9]{1,9}\)|blocks\(.{0,80}\)")
 
 
 def order_name(value: Any, shuffle: bool) -> str:
@@ -120,8 +121,14 @@ def order_name(value: Any, shuffle: bool) -> str:
         return ""
     if isinstance(value, str) and value.startswith("replay:") and len(value) > 7:
         value = "replay:" + os.path.abspath(os.path.expanduser(value[7:]))
-    elif not (isinstance(value, str) and _TILES.fullmatch(value)):  # the daemon knows how many tiles there may be
-        choice("order", value, _ORDERS)
+    elif value in ("blocks", "blocks()"):
+        raise InvalidError(
+            f"order={value!r} does not say how many blocks are mixed",
+            subject="order",
+            hint='write "blocks(16)" to mix 16 of them',
+        )
+    elif not (isinstance(value, str) and _COUNTED.fullmatch(value)):
+        choice("order", value, (*_ORDERS, "blocks(W)"))
     if not shuffle:
         raise InvalidError(
             f"order={value!r} needs shuffle=True",

@@ -64,8 +64,10 @@ class Loader(Facts, Resumable, Generic[BatchT]):
             ordinal of the Loader in its process.
         order: what shuffling promises: "stratified" (default; "stratified(B)" with B tiles instead of 4), "strict",
             "epoch", or "fixed", a pure function of seed and epoch; "replay:FILE" repeats a recorded one
-            (docs/resume.md). In none of them is a sample always early or always late. ``promise`` has the guarantee
-            in words.
+            (docs/resume.md). In none of them is a sample always early or always late. "blocks(W)", or
+            "blocks(W, 8MiB)" with a size, is for packed datasets that no memory holds: it reads blocks of samples that
+            lie together, once each, and mixes W of them at a time. That is no uniform order (docs/guarantees.md).
+            ``promise`` has the guarantee in words.
         drop_last: True drops a short last batch.
         even: "drop" (default with several ranks) gives all ranks equally many samples, "none" does not.
         rank, world_size: found from torch.distributed, torchrun or Slurm when not given. All ranks are on this machine;

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import larder
+from larder import _checks
 
 CROP = [larder.ops.CenterCrop((8, 10))]
 
@@ -230,3 +231,16 @@ def test_job_yaml_and_python_names_agree():
     of_records = ("cache", "schema", "indices", "sampleTimeout", "advance")
     assert set(spec) - {"replica"} <= camel and camel - set(spec) == {"replica", *of_records}
     json.dumps(spec)
+
+
+@pytest.mark.parametrize("order", ["blocks", "blocks()", "block(4)", "blocks 4"])
+def test_blocks_are_named_with_their_number(order: str) -> None:
+    with pytest.raises(larder.InvalidError, match=r"blocks\("):
+        _checks.order_name(order, True)
+
+
+def test_an_order_of_blocks_goes_to_the_daemon() -> None:
+    assert _checks.order_name("blocks(16)", True) == "blocks(16)"
+    assert _checks.order_name("blocks(16, 4MiB)", True) == "blocks(16, 4MiB)"
+    with pytest.raises(larder.InvalidError, match="shuffle"):
+        _checks.order_name("blocks(16)", False)

@@ -69,6 +69,48 @@ def test_tars_of_a_bucket_give_what_the_folder_gives(bucket, world):
     assert "120" in d.cli("dataset", "inspect", TARS).stdout
 
 
+def blocks_epoch(loader: Any, want: list[tuple[int, str]]) -> None:
+    """One epoch of a loader with return_index: every sample once, as it is."""
+    got = {}
+    for batch, labels, ids in loader:
+        for image, label, i in zip(batch, labels, ids, strict=True):
+            assert int(i) not in got
+            got[int(i)] = (int(label), digest(image))
+    assert [got[i] for i in sorted(got)] == want
+
+
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_an_order_of_blocks_reads_them_whole(bucket, world):
+    d = world.daemon(bucket.url, hedge="0")
+    sets = bucket.folder / "packed" / "sets"
+    want = images(f"wds:{sets}")
+    d.cli("dataset", "add", TARS)
+    size = 32 << 10
+    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "prefetch": 1, "return_index": True}
+    arguments["order"] = "blocks(4, 32KiB)"
+    before = cost(d)
+    with larder.Loader(TARS, job="one", **arguments) as one:
+        assert "blocks(4)" in one.promise
+        blocks_epoch(one, want)
+        first = cost(d)
+        blocks_epoch(one, want)
+        reads = first["reads"] - before["reads"]
+        assert reads == cost(d)["reads"] - first["reads"]  # the same blocks, each once
+        whole = sum(f.stat().st_size for f in sets.iterdir())
+        assert whole / size / 2 < reads < 2 * whole / size + 4
+        assert first["bytes"] - before["bytes"] <= whole
+        assert one.stats().dataset.counters.source_reads == 2 * reads
+
+        before = cost(d)
+        with larder.Loader(TARS, job="two", **arguments) as two:  # each waits for the other one's batch
+            ids: list[list[int]] = [[], []]
+            for a, b in zip(one, two, strict=True):
+                ids[0] += a[2].tolist()
+                ids[1] += b[2].tolist()
+            assert sorted(ids[0]) == sorted(ids[1]) == list(range(120))
+        assert cost(d)["reads"] - before["reads"] <= 1.1 * reads + 1
+
+
 ANSWERS = {
     "refused": {1: 503, 2: 500, 3: 429},
     "cut": {1: "cut", 5: "cut", 20: "stall"},

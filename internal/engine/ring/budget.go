@@ -41,3 +41,9 @@ func (b *Budget) reserve(job string, n int64) error {
 }
 
 func (b *Budget) release(n int64) { b.used.Add(-n) }
+
+// Reserve takes n bytes for a job that are no ring of it; Release returns them.
+func (b *Budget) Reserve(job string, n int64) error { return b.reserve(job, n) }
+
+// Release returns what Reserve took.
+func (b *Budget) Release(n int64) { b.release(n) }

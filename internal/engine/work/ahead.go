@@ -35,11 +35,20 @@ type ahead struct {
 // worker.
 func (p *Pool) readsAhead(t *task) bool {
 	x, ok := t.what.(coordinator.Prepare)
-	if !ok || x.From != ident.Stored || !p.cfg.Meters.slow() {
+	if !ok || x.From != ident.Stored || !p.cfg.Meters.slow() && !p.waitsForBlock(x.Key.Object) {
 		return false
 	}
 	t.size = p.cfg.Bytes(x.Key.Object)
 	return 0 < t.size && t.size <= p.mu.ahead.budget
+}
+
+// waitsForBlock reports whether a read would wait for a block: no worker is to.
+func (p *Pool) waitsForBlock(o ident.ObjectID) bool {
+	if p.cfg.InBlock == nil {
+		return false
+	}
+	held, there := p.cfg.InBlock(o)
+	return held && !there
 }
 
 // readAhead is one reader.
@@ -59,7 +68,7 @@ func (p *Pool) readAhead(ctx context.Context) {
 		a.busy++
 		a.peak, a.most = max(a.peak, a.bytes), max(a.most, a.busy)
 		p.mu.Unlock()
-		t.read, t.err = p.readObject(ctx, t.what.(coordinator.Prepare).Key.Object, p.scratch(int(t.size))[:0])
+		t.read, t.held, t.err = p.readObject(ctx, t.what.(coordinator.Prepare).Key.Object, p.scratch(int(t.size))[:0])
 		p.mu.Lock()
 		a.busy--
 		p.enqueue(t)
@@ -81,12 +90,18 @@ func (p *Pool) consumed(t *task) {
 	p.unread.Broadcast()
 }
 
-// readObject reads an object and measures that.
-func (p *Pool) readObject(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error) {
+// readObject reads an object and measures that, unless it lies in a block that is in memory: that was one read.
+func (p *Pool) readObject(ctx context.Context, o ident.ObjectID, buf []byte) (b []byte, held bool, err error) {
+	if p.cfg.InBlock != nil {
+		if held, _ := p.cfg.InBlock(o); held {
+			b, err = p.cfg.Read(ctx, o, buf)
+			return b, true, err
+		}
+	}
 	r := p.cfg.Meters.reading()
-	b, err := p.cfg.Read(ctx, o, buf)
+	b, err = p.cfg.Read(ctx, o, buf)
 	r.end(len(b))
-	return b, err
+	return b, false, err
 }
 
 // Ahead is how many bytes are read ahead now, how many were at most, and by how many readers at once.

@@ -35,6 +35,9 @@ type Config struct {
 	Read  func(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error)
 	// Away reports whether an error of Read says that the place of the object failed, not the object.
 	Away func(ctx context.Context, o ident.ObjectID, err error) bool
+	// InBlock reports whether an object lies in a block that a job holds, from which Read copies it, and whether that block
+	// is there: else Read waits for it. Nil = there are no blocks.
+	InBlock func(ident.ObjectID) (held, there bool)
 	// Verdict says why stored bytes may not be decoded here, see crashguard.Guard.
 	Verdict func(context.Context, *prep.Recipe, ident.ObjectID, []byte) (bad string, stopping bool)
 	// Send takes what became of a task: a coordinator.Prepared or a *coordinator.Filled. It is false when the loop has
@@ -61,6 +64,7 @@ type task struct {
 	size int64  // bytes that are read ahead for it; 0 = none are
 	read []byte // what was read ahead
 	err  error  // or why it could not be read
+	held bool   // it came from a block in memory
 }
 
 // Before is the order of work: by turn, equal turns in any order. Fills have no precedence over preparations: a job

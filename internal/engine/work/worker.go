@@ -160,9 +160,9 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 		defer v.Close()
 		enc = v.Bytes
 	} else {
-		b, err := t.read, t.err
+		b, held, err := t.read, t.held, t.err
 		if t.size == 0 {
-			if b, err = w.p.readObject(ctx, x.Key.Object, w.read[:0]); err == nil {
+			if b, held, err = w.p.readObject(ctx, x.Key.Object, w.read[:0]); err == nil {
 				w.read = b
 			}
 			if cap(w.read) > 64<<20 {
@@ -174,7 +174,9 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			return ev
 		}
 		enc = b
-		ev.Read = int64(len(b))
+		if !held {
+			ev.Read = int64(len(b))
+		}
 		if x.KeepEncoded {
 			w.p.cfg.Tiers.Wait(t.after)
 			ev.Encoded = w.keep(ekey, b, tiers.Meta{})

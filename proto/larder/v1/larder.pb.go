@@ -382,7 +382,7 @@ type JobSpec struct {
 	// shuffle: false = the dataset's own order; then order must be empty.
 	Shuffle bool `protobuf:"varint,5,opt,name=shuffle,proto3" json:"shuffle,omitempty"`
 	// order: given = the client sends the ids of its samples (PICKS of docs/protocol.md), without shuffle and for one rank;
-	// or, with shuffle: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch; empty = stratified, which is stratified(4), when shuffle is set.
+	// or, with shuffle: replay:FILE (docs/format/order.md) | fixed | stratified | stratified(B) with 1 to 256 tiles B | strict | epoch | blocks(W), which is blocks(W, 8MiB), or blocks(W, SIZE) with windows of W blocks; empty = stratified, which is stratified(4), when shuffle is set.
 	Order string `protobuf:"bytes,6,opt,name=order,proto3" json:"order,omitempty"`
 	// seed of the fixed order and of the random parameters of ops (share "none").
 	Seed uint64 `protobuf:"varint,7,opt,name=seed,proto3" json:"seed,omitempty"`
@@ -416,7 +416,7 @@ type JobSpec struct {
 	Indices []byte `protobuf:"bytes,182,opt,name=indices,proto3" json:"indices,omitempty"`
 	// sample_timeout: a worker that has worked on one sample for so long is given up; absent = 60 s.
 	SampleTimeout *durationpb.Duration `protobuf:"bytes,183,opt,name=sample_timeout,json=sampleTimeout,proto3" json:"sample_timeout,omitempty"`
-	// advance: when the next epoch begins: "early" (default), as soon as the running one is planned | "on_request", when the client asks for it; always so of order given.
+	// advance: when the next epoch begins: "early" (default), as soon as the running one is planned | "on_request", when the client asks for it; always so of order given and of blocks.
 	Advance       string `protobuf:"bytes,184,opt,name=advance,proto3" json:"advance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -616,7 +616,7 @@ func (x *JobSpec) GetAdvance() string {
 // Counters are since the start of the daemon (or of the job); names are those of docs/metrics.md.
 type Counters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// source_reads: samples read from storage.
+	// source_reads: reads of samples from storage, and of blocks (order blocks).
 	SourceReads uint64 `protobuf:"varint,1,opt,name=source_reads,json=sourceReads,proto3" json:"source_reads,omitempty"`
 	// source_bytes: bytes read from storage.
 	SourceBytes uint64 `protobuf:"varint,2,opt,name=source_bytes,json=sourceBytes,proto3" json:"source_bytes,omitempty"`

@@ -1,0 +1,173 @@
+package engine_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"larder/internal/engine"
+	"larder/internal/errs"
+	larderv1 "larder/proto/larder/v1"
+)
+
+// tars packs n images into shards, and returns their folder and the folder of the images.
+func tars(t testing.TB, n, shards int) (packed, images string) {
+	t.Helper()
+	images, packed = folder(t, n), t.TempDir()
+	for s := range shards {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for i := s * n / shards; i < (s+1)*n/shards; i++ {
+			body, err := os.ReadFile(file(images, n, i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts := map[string][]byte{filepath.Ext(file(images, n, i)): body, ".cls": []byte(fmt.Sprint(i * 3 / n))}
+			for _, ext := range []string{".jpg", ".png", ".cls"} {
+				if parts[ext] == nil {
+					continue
+				}
+				h := &tar.Header{Name: fmt.Sprintf("%04d%s", i, ext), Size: int64(len(parts[ext])), Mode: 0o644}
+				if err := w.WriteHeader(h); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := w.Write(parts[ext]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(packed, fmt.Sprintf("%02d.tar", s)), b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return packed, images
+}
+
+func blocks(order string) func(*larderv1.JobSpec) {
+	return func(s *larderv1.JobSpec) {
+		s.Dataset, s.Order = strings.Replace(s.GetDataset(), "imagefolder:", "wds:", 1), order
+	}
+}
+
+// An epoch of order blocks is the dataset, sample by sample what its files hold, and reads each block once; two jobs
+// beside each other read hardly more.
+func TestAnEpochOfBlocks(t *testing.T) {
+	const n = 120
+	w := serve(t)
+	dir, images := tars(t, n, 4)
+	tr := w.train(spec("a", dir, 8, blocks("blocks(3, 8KiB)")), 0)
+	for epoch := range uint32(2) {
+		s := tr.must(epoch)
+		exactly(t, "an epoch", s.ids, all(n))
+		if slices.IsSorted(s.ids) {
+			t.Error("it is in the order of the dataset")
+		}
+		for i := range n {
+			if pix, size := decode(t, file(images, n, i)); !bytes.Equal(s.pixels[int64(i)], pix) ||
+				s.sizes[int64(i)] != size || s.labels[int64(i)] != int64(i*3/n) {
+				t.Fatalf("sample %d is another one", i)
+			}
+		}
+	}
+	var read, total uint64
+	for _, name := range []string{"00", "01", "02", "03"} {
+		st, err := os.Stat(filepath.Join(dir, name+".tar"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += uint64(st.Size())
+	}
+	reads := func() uint64 {
+		st := w.stats().GetTotals()
+		read = st.GetSourceBytes()
+		return st.GetSourceReads()
+	}
+	two := reads()
+	if two%2 != 0 || two < 8 || two > n || read > 2*total {
+		t.Errorf("%d reads and %d bytes, of files of %d bytes, in two epochs", two, read, total)
+	}
+	d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
+	if err != nil || !strings.Contains(d.GetJob().GetPromise(), "blocks(3)") {
+		t.Errorf("%v %q", err, d.GetJob().GetPromise())
+	}
+
+	// Batches that are planned ahead are few beside a window.
+	few := func(s *larderv1.JobSpec) { s.Prefetch = 1 }
+	pair := []*trainer{w.train(spec("b", dir, 2, blocks("blocks(8, 8KiB)"), few), 0),
+		w.train(spec("c", dir, 2, blocks("blocks(8, 8KiB)"), few), 0)}
+	ctx := t.Context()
+	for _, x := range pair {
+		if err := x.st.StartEpoch(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ids [2][]int64
+	for len(ids[0]) < n || len(ids[1]) < n { // side by side
+		for i, x := range pair {
+			b, err := x.st.Next(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids[i] = append(ids[i], b.Index()...)
+			b.Release()
+		}
+	}
+	exactly(t, "one of two jobs", ids[0], all(n))
+	exactly(t, "the other one", ids[1], all(n))
+	if both := reads() - two; both > two/2*11/10+1 {
+		t.Errorf("%d reads for two jobs, and %d for one", both, two/2)
+	}
+}
+
+// What an order of blocks cannot be is refused with what to write instead, and a job that ends gives its memory back.
+func TestBlocksAreRefusedWithWords(t *testing.T) {
+	const n = 120
+	w := serve(t, func(c *engine.Config) { c.Memory.MaxRing = 1 << 20 })
+	dir, images := tars(t, n, 4)
+	small := recipe(op("RandomResizedCrop", map[string]any{"size": 8.0}))
+	for order, want := range map[string]string{
+		"blocks": "blocks(16)", "blocks()": "blocks(16)", "blocks(0)": "0 blocks", "blocks(4": "number of blocks",
+		"blocks(4, 1%)": "no size", "blocks(4, 1X)": "no size", "blocks(4, 16)": "cannot be had", "block(4)": "blocks(W)",
+		"blocks(4, 1TiB)": "cannot be had", "blocks(99999999)": "cannot be mixed", "blocks(-1)": "number of blocks",
+	} {
+		_, err := register(w.dial(), spec("a", dir, 4, blocks(order), small))
+		if reasonOf(err) != errs.Invalid || !strings.Contains(said(err), want) {
+			t.Errorf("%s: %v", order, err)
+		}
+	}
+	_, err := register(w.dial(), spec("a", images, 4, func(s *larderv1.JobSpec) { s.Order = "blocks(4)" }, small))
+	if reasonOf(err) != errs.Unsupported || !strings.Contains(said(err), "larder pack") {
+		t.Errorf("a folder of images: %v", err)
+	}
+	_, err = register(w.dial(), spec("a", dir, 4, blocks("blocks(4)"), small,
+		func(s *larderv1.JobSpec) { s.Share = "augmented" }))
+	if reasonOf(err) != errs.Unsupported {
+		t.Errorf("with share: %v", err)
+	}
+	tight := serve(t, func(c *engine.Config) { c.Memory.MaxRing = 96 << 10 })
+	_, err = register(tight.dial(), spec("a", dir, 2, blocks("blocks(40, 8KiB)"), small))
+	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(said(err), "use blocks(") {
+		t.Errorf("more than fits: %v", err)
+	}
+	for range 3 { // each would not fit beside the one before
+		tr := tight.train(spec("a", dir, 2, blocks("blocks(1, 8KiB)"), small), 0)
+		exactly(t, "a small window", tr.must(0).ids, all(n))
+		if _, err := tight.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		_ = tr.conn.Close()
+	}
+}
+
+func said(err error) string {
+	f := errs.From(err)
+	return f.Message + " " + f.Hint
+}

@@ -1,0 +1,211 @@
+package source
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"larder/internal/errs"
+	"larder/internal/ident"
+	"larder/internal/store"
+)
+
+// tars are n shards of so many samples each.
+func tars(t testing.TB, n, each int) []string {
+	out := make([]string, n)
+	for i := range out {
+		var samples []string
+		for k := range each {
+			samples = append(samples, fmt.Sprintf("%d-%03d=%d", i, k, k%3))
+		}
+		out[i] = shard(t, samples...)
+	}
+	return out
+}
+
+// objectsByBlock are the samples of a dataset by block, in the order of their ids.
+func objectsByBlock(t testing.TB, b *Blocks, d *Dataset) map[uint32][]ident.ObjectID {
+	t.Helper()
+	out := map[uint32][]ident.ObjectID{}
+	for s := range ident.SampleID(d.Len()) {
+		id := b.Of(d.Object(s))
+		if id == NoBlock {
+			t.Fatalf("sample %d lies in no block", s)
+		}
+		out[id] = append(out[id], d.Object(s))
+	}
+	return out
+}
+
+// requests are the most and the least that a bucket was sent on behalf of reads: some are second ones beside slow ones.
+func requests(b *bucketOf) (most, least int) {
+	most = int(b.reads.Load())
+	least = most
+	for _, c := range b.stores.Counters() {
+		least -= int(c.Hedges)
+	}
+	return most, least
+}
+
+func heldBytes(c *Catalog) int64 {
+	c.held.mu.Lock()
+	defer c.held.mu.Unlock()
+	return c.held.used
+}
+
+func contents(t testing.TB, c *Catalog, d *Dataset) []string {
+	t.Helper()
+	var out []string
+	for s := range ident.SampleID(d.Len()) {
+		b, err := c.Read(t.Context(), d.Object(s), nil)
+		must(t, err)
+		out = append(out, string(b))
+	}
+	return out
+}
+
+// Samples that lie together in a shard are one read, in a folder and in a store: every sample is what it is without.
+func TestABlockIsOneRead(t *testing.T) {
+	b, root := newBucket(t), t.TempDir()
+	for i, content := range tars(t, 3, 20) {
+		write(t, root, fmt.Sprintf("%d.tar", i), content)
+		b.put(t, fmt.Sprintf("%d.tar", i), content)
+	}
+	c := b.open(t, "")
+	for _, uri := range []string{"wds:" + root, "wds:s3://data/{0..2}.tar", "wds:s3://data/{0..2}.tar?fields=jpg,cls"} {
+		d, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+		want := contents(t, c, d)
+		blocks, err := c.Blocks(d, 16<<10)
+		must(t, err)
+		groups := objectsByBlock(t, blocks, d)
+		if len(groups) != blocks.Len() || blocks.Len() < 6 || blocks.Len() > 12 {
+			t.Fatalf("%s: %d blocks, %d by sample", uri, blocks.Len(), len(groups))
+		}
+		if one := blocks.Largest(1); one > 16<<10 || blocks.Largest(99) > int64(blocks.Len())*one {
+			t.Errorf("%s: blocks of up to %d bytes, %d in all", uri, one, blocks.Largest(99))
+		}
+		most, least := requests(b)
+		var told atomic.Int64
+		for id := range groups { // order-free
+			c.HoldBlock(id, func(int64) { told.Add(1) })
+			c.HoldBlock(id, nil) // by another job
+		}
+		if held, _ := c.InBlock(d.Object(0)); !held {
+			t.Errorf("%s: sample 0 is in no block", uri)
+		}
+		if got := contents(t, c, d); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, not %q", uri, got, want)
+		}
+		nowMost, nowLeast := requests(b)
+		if n := blocks.Len(); strings.Contains(uri, "s3:") && (nowMost-most < n || nowLeast-least > n) {
+			t.Errorf("%s: %d to %d requests for %d blocks", uri, nowLeast-least, nowMost-most, n)
+		}
+		for id := range groups { // order-free
+			c.DropBlock(id)
+		}
+		if heldBytes(c) == 0 {
+			t.Errorf("%s: what another job holds is gone", uri)
+		}
+		for id := range groups { // order-free
+			c.DropBlock(id)
+			c.DropBlock(id) // once too often
+		}
+		if n := heldBytes(c); n != 0 || told.Load() != int64(blocks.Len()) {
+			t.Errorf("%s: %d bytes stay, %d reads of %d blocks were told of", uri, n, told.Load(), blocks.Len())
+		}
+		if got := contents(t, c, d); !slices.Equal(got, want) {
+			t.Errorf("%s: without blocks: %q, not %q", uri, got, want)
+		}
+	}
+}
+
+// Equal blocks have equal numbers, whatever subset or uri names them; others have others.
+func TestBlocksHaveNumbers(t *testing.T) {
+	root := t.TempDir()
+	for i, content := range tars(t, 2, 20) {
+		write(t, root, fmt.Sprintf("%d.tar", i), content)
+	}
+	c := newBucket(t).open(t, "")
+	d, err := c.Add(t.Context(), "", "wds:"+root)
+	must(t, err)
+	small, err := c.Blocks(d, 8<<10)
+	must(t, err)
+	again, err := c.Blocks(d, 8<<10)
+	must(t, err)
+	large, err := c.Blocks(d, 32<<10)
+	must(t, err)
+	if small != again || small.Len() <= large.Len() || small.Of(d.Object(0)) == large.Of(d.Object(0)) {
+		t.Errorf("%d and %d blocks", small.Len(), large.Len())
+	}
+	before := small.Of(d.Object(25))
+	write(t, root, "0.tar", tars(t, 1, 30)[0]) // the first shard is another one
+	d, err = c.Reindex(t.Context(), d.URI())
+	must(t, err)
+	_, err = c.Blocks(d, 8<<10)
+	must(t, err)
+	objectsByBlock(t, small, d)
+	if now := small.Of(d.Object(25)); now != before {
+		t.Errorf("a block of a file that is as it was has the number %d, and had %d", now, before)
+	}
+	if small.Of(1<<20) != NoBlock {
+		t.Error("an object of nowhere lies in a block")
+	}
+}
+
+// A block that cannot be read costs nothing but speed, and errors are those of its samples.
+func TestABlockThatChanged(t *testing.T) {
+	b := newBucket(t)
+	content := tars(t, 1, 20)[0]
+	b.put(t, "0.tar", content)
+	c := b.open(t, "")
+	d, err := c.Add(t.Context(), "", "wds:s3://data/0.tar")
+	must(t, err)
+	blocks, err := c.Blocks(d, 1<<20)
+	must(t, err)
+	b.put(t, "0.tar", strings.Replace(content, "image of 0-001", "picture 0-001.", 1))
+	id := blocks.Of(d.Object(1))
+	c.HoldBlock(id, func(int64) { t.Error("it was read") })
+	if _, err := c.Read(t.Context(), d.Object(1), nil); !errors.Is(err, store.ErrChanged) {
+		t.Errorf("%v", err)
+	}
+	c.DropBlock(id)
+	if heldBytes(c) != 0 {
+		t.Error("memory stays")
+	}
+	c.HoldBlock(1<<30, nil) // no block
+}
+
+// Where samples do not lie together, an order of blocks is refused, with what to do.
+func TestNoBlocks(t *testing.T) {
+	c := newBucket(t).open(t, "")
+	root := tree(t, "a/1.jpg", "b/2.jpg")
+	lines := t.TempDir()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := z.Write([]byte("{\"a\": 1}\n{\"a\": 2}\n"))
+	must(t, errors.Join(err, z.Close()))
+	write(t, lines, "x.jsonl.gz", packed.String())
+	for uri, want := range map[string]string{
+		"imagefolder:" + root:            "larder pack",
+		"jsonl:" + lines + "/x.jsonl.gz": "no ranges of its bytes",
+	} {
+		d, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+		if _, err := c.Blocks(d, 1<<20); !errs.Is(err, errs.Unsupported) || !strings.Contains(fullText(err), want) {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+}
+
+func fullText(err error) string {
+	if f, ok := errors.AsType[*errs.Error](err); ok {
+		return f.Message + " " + f.Hint
+	}
+	return err.Error()
+}

@@ -1,0 +1,18 @@
+package packed
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// inRanges are the formats whose samples lie in their files one behind the other: Sample.Off and Size are bytes of the
+// file, and reading a sample reads those and little else.
+var inRanges = []string{"wds", "mds", "cifar10", "cifar100", "idx", "jsonl", "csv", "text", "tfrecord", "fasta"}
+
+// InRanges reports whether the samples of a file are ranges of its bytes. They are not where it is compressed, nor in
+// formats that keep columns, pages or pieces of samples.
+func InRanges(scheme, file string) bool {
+	compressed := []string{".gz", ".tgz", ".bgz", ".zst", ".zstd", ".br", ".zip", ".snappy"}
+	return slices.Contains(inRanges, scheme) && !slices.Contains(compressed, strings.ToLower(path.Ext(file)))
+}
