@@ -116,9 +116,6 @@ func misbehave(w *prep.Worker, word string, enc []byte, want prep.Want, dst []by
 		for n := 0; ; n++ {
 			_ = n
 		}
-	case "close":
-		_ = unix.Close(linkFD)
-		select {}
 	case "memory":
 		var all [][]byte
 		for {
@@ -291,8 +288,11 @@ func TestBadChildren(t *testing.T) {
 		if _, ok := prep.FailureOf(err); !ok {
 			t.Errorf("%s is no fault of the image: %v", word, err)
 		}
+		if again := whole(p, with(enc, word)); again == nil || again.Error() != err.Error() {
+			t.Errorf("%s again: %v", word, again)
+		}
 		if lost += 2; p.Counts().Crashed != lost {
-			t.Errorf("%s: %+v, not %d lost", word, p.Counts(), lost)
+			t.Errorf("%s: %+v, not %d lost: it is known", word, p.Counts(), lost)
 		}
 		if err := whole(p, enc); err != nil {
 			t.Errorf("after %s: %v", word, err)
@@ -341,6 +341,20 @@ func children(t testing.TB) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// A child that does nothing is ended, too.
+func TestStuck(t *testing.T) {
+	p, err := Open(Config{Command: []string{"/proc/self/exe"}, Env: []string{childEnv + "=1"}, stuckLooks: 3,
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	enc := photo(t, 40, 30, 1)
+	if err := whole(p, with(enc, "mute")); err == nil || !strings.Contains(err.Error(), "it did nothing for 300ms") {
+		t.Errorf("%v", err)
+	}
 }
 
 // Children that somebody kills, at any moment, cost no image.
