@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -103,6 +104,11 @@ func TestImageCrashesItsProcess(t *testing.T) {
 	end(c)
 	if _, died := d.died(0); died || d.lives != 1 {
 		t.Fatalf("the daemon has died: %s", d.log.String())
+	}
+	said, err := exec.Command(larder, "--socket", d.socket, "status").CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "images decoded  in processes of their own (") ||
+		strings.Contains(string(said), " 0 crashed") {
+		t.Errorf("larder status says %s (%v)", said, err)
 	}
 	quiet := newDaemon(t)
 	quiet.must()

@@ -553,4 +553,15 @@ func TestWorkersFit(t *testing.T) {
 	if err != nil || r.Workers != 96 {
 		t.Errorf("%+v %v", r, err)
 	}
+	c := Default()
+	c.Prep.Isolation = "process" // each has a process, too
+	r, err = c.Resolve(Machine{CPUs: 96, RAM: 2 * gib})
+	if err != nil || r.Workers != 5 || r.Own != 128<<20 {
+		t.Errorf("%+v %v", r, err)
+	}
+	c.Prep.Workers = 8
+	r, err = c.Resolve(Machine{CPUs: 96, RAM: 2 * gib})
+	if err != nil || r.Own != 8*24<<20 {
+		t.Errorf("%+v %v", r, err)
+	}
 }

@@ -265,3 +265,21 @@ func TestPrivateDaemon(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A daemon that has no program that decodes, or one that does not start, refuses prep.isolation process and leaves
+// nothing behind.
+func TestIsolationIsRefused(t *testing.T) {
+	for _, command := range [][]string{nil, {"/nonexistent/larder", "decode-images"}} {
+		h := newHome(t, "state: {dir: none}\n")
+		isolated := map[string]string{"prep.isolation": "process"}
+		cfg, err := config.LoadContent("larder.yaml", []byte(*h.file.Load()), nil, isolated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = daemon.Open(daemon.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar),
+			Version: "test", Decode: command})
+		if !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), "prep.isolation") {
+			t.Errorf("%q: %v", command, err)
+		}
+	}
+}

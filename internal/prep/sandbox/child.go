@@ -35,6 +35,7 @@ type child struct {
 	memory *shm.Segment
 	log    *proc.FirstBytes
 	limit  time.Duration // processor time of one request
+	stuck  int           // how many looks it may do nothing
 	state  State
 	ended  chan struct{} // closed when the process was waited for
 
@@ -97,7 +98,7 @@ func startWith(cfg *Config, memory *shm.Segment, x *setup) (*child, error) {
 	}
 	lent := os.NewFile(uintptr(again), "memory")
 	defer lent.Close()
-	c := &child{link: link, memory: memory, log: new(proc.FirstBytes), limit: cpuLimit(cfg.Limits),
+	c := &child{link: link, memory: memory, log: new(proc.FirstBytes), limit: cpuLimit(cfg.Limits), stuck: cfg.stuckLooks,
 		ended: make(chan struct{}), in: make([]byte, maxAnswer+1)}
 	c.cmd = osexec.Command(cfg.Command[0], cfg.Command[1:]...)
 	c.cmd.Args[0] = os.Args[0] // its name, for people
@@ -214,8 +215,8 @@ func (c *child) wait() (n int, f *fault) {
 		switch {
 		case used-begun > c.limit:
 			why = fmt.Sprintf("it used more than %v of processor time", c.limit)
-		case stuck >= stuckLooks:
-			why = fmt.Sprintf("it did nothing for %v", stuckLooks*look)
+		case stuck >= c.stuck:
+			why = fmt.Sprintf("it did nothing for %v", time.Duration(c.stuck)*look)
 		default:
 			continue
 		}

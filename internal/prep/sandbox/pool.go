@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -19,6 +20,8 @@ type Config struct {
 	Env      []string    // of it, beside what it needs; for tests
 	Limits   prep.Limits // of one image
 	Log      *slog.Logger
+
+	stuckLooks int // how many looks a child may do nothing; 0 = the constant of that name
 }
 
 const (
@@ -26,6 +29,8 @@ const (
 	tries = 2
 	// outsideTries is how many may be ended from outside beside that: by the kernel for want of memory, by a person.
 	outsideTries = 6
+	// mostBad is how many stored images are remembered that ended their children.
+	mostBad = 1 << 12
 	// firstPause and longestPause are between two starts, while children die or do not start one after the other.
 	firstPause   = 10 * time.Millisecond
 	longestPause = 5 * time.Second
@@ -52,6 +57,8 @@ type Pool struct {
 		state   State
 		counts  Counts
 		closed  bool
+		bad     map[[sha256.Size]byte]string // why, by the hash of the stored bytes
+		sizes   map[int]struct{}             // of those images: others need no hash
 	}
 	freed *sync.Cond // a child is idle, or there may be another one
 }
@@ -64,9 +71,12 @@ func Open(cfg Config) (*Pool, error) {
 			"prep.isolation process needs a program that decodes, and this one has none")
 	}
 	cfg.Children = max(cfg.Children, 1)
+	if cfg.stuckLooks == 0 {
+		cfg.stuckLooks = stuckLooks
+	}
 	p := &Pool{cfg: cfg, stopped: make(chan struct{})}
 	p.freed = sync.NewCond(&p.mu.Mutex)
-	p.mu.running = 1
+	p.mu.running, p.mu.bad, p.mu.sizes = 1, map[[sha256.Size]byte]string{}, map[int]struct{}{}
 	c, err := p.start()
 	if err != nil {
 		return nil, errs.New(errs.ConfigInvalid, "prep.isolation", "see the cause, or set prep.isolation to none",
@@ -121,6 +131,9 @@ func (p *Pool) Pixels(enc []byte, want prep.Want, dst []byte) (prep.Area, error)
 		return prep.Area{}, prep.ErrStopped
 	}
 	defer p.leave()
+	if why := p.remembered(enc); why != "" {
+		return prep.Area{}, badImage(why)
+	}
 	var last *fault
 	for faults, ended := 0, 0; faults < tries && ended <= outsideTries; {
 		c, err := p.take()
@@ -149,7 +162,40 @@ func (p *Pool) Pixels(enc []byte, want prep.Want, dst []byte) (prep.Area, error)
 	if last.outside {
 		why = fmt.Sprintf("%d processes that decoded it were ended: %s", outsideTries+1, last.why)
 	}
-	return prep.Area{}, errs.New(errs.SampleBad, "", "replace the file, and please report it", "%s", why)
+	if !last.outside {
+		p.remember(enc, why)
+	}
+	return prep.Area{}, badImage(why)
+}
+
+func badImage(why string) error {
+	return errs.New(errs.SampleBad, "", "replace the file, and please report it", "%s", why)
+}
+
+// remembered says why a stored image is bad that ended its children before.
+func (p *Pool) remembered(enc []byte) string {
+	p.mu.Lock()
+	_, hash := p.mu.sizes[len(enc)]
+	p.mu.Unlock()
+	if !hash {
+		return ""
+	}
+	sum := sha256.Sum256(enc)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.bad[sum]
+}
+
+// remember has a stored image end no more children. When there are too many all are forgotten.
+func (p *Pool) remember(enc []byte, why string) {
+	sum := sha256.Sum256(enc)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.mu.bad) == mostBad {
+		clear(p.mu.bad)
+		clear(p.mu.sizes)
+	}
+	p.mu.bad[sum], p.mu.sizes[len(enc)] = why, struct{}{}
 }
 
 // enter begins a call; false = the pool has ended.
