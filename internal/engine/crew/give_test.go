@@ -262,7 +262,7 @@ func TestInputsShareTheirMemory(t *testing.T) {
 	}
 }
 
-// A worker that is given an older task, which no other can do, does not take a new one's turn: an idle worker gets that.
+// A worker that is given an older task, which no other can do, leaves the new one to an idle worker.
 func TestOlderTasksLeaveNoneBehind(t *testing.T) {
 	r := newRig(t)
 	other := *r.job
