@@ -2,6 +2,7 @@ package crew
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -239,26 +240,29 @@ func (c *Crew) round() {
 	for _, w := range fresh {
 		w.pump()
 	}
-	for left := len(added); left > 0; { // the least busy worker first, and each its share
-		w, n := c.idlest(left)
+	// The least busy worker first, and each its share, until nobody has room for what is there: a worker may be given
+	// older tasks than the new ones, or none, when its input memory is full.
+	var full []*Worker
+	for left := len(added); len(added) > 0; {
+		w, n := c.idlest(max(left, 1), full)
 		if w == nil {
 			break
 		}
 		if n = w.give(n, nil); n == 0 {
-			break
+			full = append(full, w)
 		}
 		left -= n
 	}
 }
 
 // idlest is a worker that has room for a task that it can do, the one with the fewest, and its share of so many new
-// tasks.
-func (c *Crew) idlest(left int) (best *Worker, share int) {
+// tasks. It is none of full.
+func (c *Crew) idlest(left int, full []*Worker) (best *Worker, share int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
 	for _, w := range c.mu.workers {
-		if w.room() == 0 || c.peek(w) == nil {
+		if w.room() == 0 || slices.Contains(full, w) || c.peek(w) == nil {
 			continue
 		}
 		n++

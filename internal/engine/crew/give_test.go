@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/work"
 	"larder/internal/ident"
+	"larder/internal/prep"
 	"larder/internal/session/wire"
 	"larder/internal/session/workertest"
 	"larder/internal/shm"
@@ -257,5 +259,52 @@ func TestInputsShareTheirMemory(t *testing.T) {
 	}
 	if st := r.Stats(); st.Tasks != 100 || most < 4 || len(w.inputs) != 0 {
 		t.Errorf("%+v, %d at once, %v", st, most, w.inputs)
+	}
+}
+
+// A worker that is given an older task, which no other can do, leaves the new one to an idle worker.
+func TestOlderTasksLeaveNoneBehind(t *testing.T) {
+	r := newRig(t)
+	other := *r.job
+	other.ID, other.Recipe = 2, prep.Foreign(11, 12, 11, false)
+	attach := func(jobs ...*work.Job) (*Worker, *hand, []byte) {
+		t.Helper()
+		fd, mem, err := workertest.NewMemory(1<<16, workertest.Seals)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seg, err := shm.MapForeign(fd, 1<<16, 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Munmap(mem) })
+		h := &hand{came: make(chan struct{}, 16)}
+		w, err := r.Attach(&wire.WorkRequest{PID: 1, Window: 1}, jobs, shm.Peer{}, seg, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		return w, h, mem
+	}
+	a, ha, mem := attach(r.job, &other)
+	defer a.Close(true)
+	r.prepare(1, false)
+	k := ha.take(t)
+	r.Add(coordinator.Prepare{Flight: 2, Job: 2, Turn: 2, Key: ident.Key{Object: 2, Form: ident.Decoded, Recipe: 12}},
+		&other, nil)
+	r.waitWaiting(1) // for a
+	b, hb, _ := attach(r.job)
+	defer b.Close(true)
+	blob := blobOf(t, 10)
+	copy(mem, blob)
+	if err := a.Done(wire.DoneFrame{Task: k.Task, Bytes: uint64(len(blob))}); err != nil { // and is not settled
+		t.Fatal(err)
+	}
+	r.prepare(3, false)
+	if k := ha.take(t); k.Sample != 2 {
+		t.Errorf("sample %d came to the one that alone can do sample 2", k.Sample)
+	}
+	if k := hb.take(t); k.Sample != 3 {
+		t.Errorf("sample %d came to the other one", k.Sample)
 	}
 }

@@ -160,7 +160,7 @@ func (a *agent) inTurn(tasks []wire.TaskFrame) {
 		return
 	}
 	for _, f := range c.mu.order {
-		if q := c.mu.queues[f]; c.serves(a.w, f, false) && q.len() <= looked {
+		if q := c.mu.queues[f]; c.serves(a.w, f, false) && q.len() < looked {
 			if t := q.first(func(t *task) bool { return c.mayDo(a.w, t) }); t != nil && t.turn < last {
 				a.y.Fail("worker %d got turn %d, and %d waits", a.w.id, last, t.turn)
 			}
