@@ -161,14 +161,14 @@ func (tr *trainer) batch(ctx context.Context, out parts, names ...string) ([]int
 var storedNames = []string{"jpg", "seg.png", "boxes.npy", "cls"}
 
 // want is what the ops make of the stored samples of a dataset, straight from prep.
-func (w *world) want(uri string, instance uint32) parts {
+func (w *world) want(uri string, instance uint32, names []string, ops []*larderv1.Op) parts {
 	w.t.Helper()
 	data, err := w.catalog.Open(w.t.Context(), uri)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	specs := make([]prep.OpSpec, 0, len(jointOps))
-	for _, o := range jointOps {
+	specs := make([]prep.OpSpec, 0, len(ops))
+	for _, o := range ops {
 		specs = append(specs, prep.OpSpec{Name: o.GetName(), Args: o.GetArgs().AsMap()})
 	}
 	item := fields.Files(specs, data.Schema())
@@ -200,35 +200,46 @@ func (w *world) want(uri string, instance uint32) parts {
 			if len(dims) == 0 {
 				dims = nil
 			}
-			out[int64(i)] += fmt.Sprintf("%s %v %x\n", storedNames[k], dims, x.Data)
+			out[int64(i)] += fmt.Sprintf("%s %v %x\n", names[k], dims, x.Data)
 		}
 	}
 	return out
 }
 
 // Whatever tiers keep, in place or not, rows are what the ops make of the decoded record: image, mask, boxes, class.
+// Where the image is the only file and the first op is random, a part of it is decoded.
 func TestOpsOnStoredRecords(t *testing.T) {
-	const n = 26
+	const n = 40
 	uri := scenes(t, n, -1)
-	for _, total := range []int64{0, 1 << 15, 64 * mib} { // none, some of the samples, all
-		w := serve(t, func(c *engine.Config) {
-			if total <= 1<<15 {
-				c.Memory.Tiers.Total = total
-				c.Memory.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: total / 2, ident.Augmented: total / 4}
+	inPart := append([]*larderv1.Op{op("Fields", map[string]any{"boxes": "boxes.npy"})}, jointOps[2:]...)
+	for name, c := range map[string]struct {
+		uri   string
+		names []string
+		ops   []*larderv1.Op
+	}{
+		"a prefix, and a mask": {uri, storedNames, jointOps},
+		"in part":              {strings.Replace(uri, "seg.png,", "", 1), []string{"jpg", "boxes.npy", "cls"}, inPart},
+	} {
+		for _, total := range []int64{0, 1 << 15, 64 * mib} { // none, some of the samples, all
+			w := serve(t, func(c *engine.Config) {
+				if total <= 1<<15 {
+					c.Memory.Tiers.Total = total
+					c.Memory.Tiers.Sizes = [ident.NumForms]int64{ident.Decoded: total / 2, ident.Augmented: total / 4}
+				}
+			})
+			alone := w.train(storedSpec("a", c.uri, 5, recipe(c.ops...)), 0)
+			for epoch := range uint32(2) {
+				got, ids, err := alone.stored(epoch, c.names...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				exactly(t, "epoch", ids, all(n))
+				if want := w.want(c.uri, epoch, c.names, c.ops); !maps.Equal(got, want) {
+					t.Fatalf("%s, %d bytes of tiers, epoch %d: sample 0 is\n%s\nwant\n%s", name, total, epoch, got[0], want[0])
+				}
 			}
-		})
-		alone := w.train(storedSpec("a", uri, 5), 0)
-		for epoch := range uint32(2) {
-			got, ids, err := alone.stored(epoch, storedNames...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			exactly(t, "epoch", ids, all(n))
-			if want := w.want(uri, epoch); !maps.Equal(got, want) {
-				t.Fatalf("%d bytes of tiers, epoch %d: sample 0 is\n%s\nwant\n%s", total, epoch, got[0], want[0])
-			}
+			alone.detach()
 		}
-		alone.detach()
 	}
 }
 
@@ -325,7 +336,7 @@ func TestRestartWithOpsOnRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		exactly(t, "after", ids, all(n))
-		if !maps.Equal(got, w.want(uri, 0)) {
+		if !maps.Equal(got, w.want(uri, 0, storedNames, jointOps)) {
 			t.Error("other bytes than before")
 		}
 		tr.detach()

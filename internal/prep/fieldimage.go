@@ -169,6 +169,21 @@ func (w *Worker) FieldInto(r *Recipe, p Part, img Image, key RandKey, dst []byte
 	return nil
 }
 
+// FieldFileInto is FieldInto of all the work of a recipe on an image file, with the same bytes: of a JPEG image only
+// the part is decoded that the recipe looks at.
+func (w *Worker) FieldFileInto(r *Recipe, enc []byte, key RandKey, dst []byte) error {
+	h, err := w.header(enc)
+	if err != nil {
+		return err
+	}
+	q, err := w.plan(r, r.allOps(), key, h.w, h.h)
+	if err != nil {
+		return err
+	}
+	c := r.sized(q.w, q.h)
+	return w.DecodeInto(&c, enc, key, dst)
+}
+
 // sized is a recipe whose results have one size.
 func (r *Recipe) sized(width, height int) Recipe {
 	c := *r

@@ -157,7 +157,7 @@ func TestRecipeErrors(t *testing.T) {
 		{[]OpSpec{spec("Grayscale", "num_output_channels", 1.0)}, "one-channel output"},
 		{[]OpSpec{spec("ToDtype", "dtype", "float16")}, `dtype is "float16"`},
 		{[]OpSpec{spec("Compose", "transforms", []any{})}, "plain list"},
-		{[]OpSpec{{Kind: "python", Name: "f"}}, "reserved"},
+		{[]OpSpec{{Kind: "python", Name: "f"}}, "on datasets in Python alone"},
 		{[]OpSpec{{Kind: "wasm", Name: "f"}}, "does not exist"},
 		{make([]OpSpec, 65), "longer than the 64"},
 	} {

@@ -137,6 +137,12 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 		first = Decode
 	}
 	w.begin(j, first)
+	if first == InPlace {
+		if n, ok := w.recordAtOnce(row, x, j, enc, alloc); ok {
+			w.end(nil)
+			return placed(ev, n, j)
+		}
+	}
 	decoded, err := w.storedRecord(j.Made, enc, alloc)
 	if err == nil && first == Decode {
 		w.end(nil)
@@ -148,11 +154,38 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 	if w.end(err); err != nil {
 		return failed(ev, err)
 	}
-	ev.Bytes = int64(len(decoded))
+	return placed(ev, int64(len(decoded)), j)
+}
+
+// placed is what became of a record whose decoded form has some bytes, and that was written in place.
+func placed(ev coordinator.Prepared, bytes int64, j *Job) coordinator.Prepared {
+	ev.Bytes = bytes
 	if j.Recipe.Random() {
 		ev.Augments = 1
 	}
 	return ev
+}
+
+// recordAtOnce is for recipes of one run, whose first op is random, on records with one image file: of it only that is
+// decoded which the ops look at. false = it has to be done in two steps.
+func (w *worker) recordAtOnce(
+	row *ring.Ring, x *coordinator.Fill, j *Job, enc []byte, alloc allocator,
+) (bytes int64, ok bool) {
+	suffix := j.Made.Suffix()
+	if len(suffix) != 1 || j.Made.Cut != 1 {
+		return 0, false
+	}
+	leave := w.p.heavy.enter(w.prep.RecordMemory(&j.Made.Item, enc))
+	defer leave()
+	blob, bytes, ok := w.fields.RunFile(suffix[0].Stage, enc, j.key(x.Object, x.Seed, x.Instance), alloc)
+	if !ok {
+		return 0, false
+	}
+	v, err := record.Open(blob)
+	if err == nil && row != nil {
+		err = PutRecord(row, x, j, v)
+	}
+	return bytes, err == nil
 }
 
 // putStored runs the ops behind the cut on the decoded form, and writes the row; row may be nil.

@@ -58,7 +58,54 @@ func (w *Worker) Run(
 	if err != nil {
 		return nil, err
 	}
-	o, b := s.ops, &s.ops.bound
+	img := prep.Image{Pix: w.values[s.ops.bound.image].Data, W: width, H: height, C: 3}
+	return w.make(s, key, [2]int{width, height}, alloc, func(dst []byte) error {
+		return w.prep.FieldInto(s.ops.recipe, s.part, img, key, dst)
+	})
+}
+
+// RunFile is Run of all the work of a run on a stored record whose image is a file, with the same bytes, where the
+// image is its only file: of a JPEG image only the part is decoded that the ops look at. item is the bytes of the record
+// that Run would have had. false = it has to be done by Run, which also says what is wrong.
+func (w *Worker) RunFile(
+	s *Stage, stored []byte, key prep.RandKey, alloc func(n int) ([]byte, error),
+) (blob []byte, item int64, ok bool) {
+	v, err := record.Open(stored)
+	if err != nil || s.part != s.ops.Whole() || v.Len() != len(s.ops.in.Fields) {
+		return nil, 0, false
+	}
+	image := s.ops.bound.image
+	w.values, w.dims = w.values[:0], w.dims[:0]
+	var width, height int
+	for i, x := range v.All {
+		f, dims := &s.ops.in.Fields[i], x.Dims()
+		if i != image {
+			err = f.Check(&x)
+		} else if _, width, height, err = w.prep.Header(x.Data); x.Kind == record.Bytes && prep.IsImageFile(f) {
+			dims = []int64{int64(height), int64(width), 3}
+		} else {
+			return nil, 0, false
+		}
+		if err != nil {
+			return nil, 0, false
+		}
+		w.values, w.dims = append(w.values, x), append(w.dims, dims)
+	}
+	if item, err = s.ops.in.Size(w.dims); err != nil || item > w.prep.MaxBytes() || w.fits(s.ops) != nil {
+		return nil, 0, false
+	}
+	file := w.values[image].Data
+	blob, err = w.make(s, key, [2]int{width, height}, alloc, func(dst []byte) error {
+		return w.prep.FieldFileInto(s.ops.recipe, file, key, dst)
+	})
+	return blob, item, err == nil
+}
+
+// make makes the record behind a stage of the fields that were opened. draw makes the image.
+func (w *Worker) make(
+	s *Stage, key prep.RandKey, size [2]int, alloc func(n int) ([]byte, error), draw func(dst []byte) error,
+) (blob []byte, err error) {
+	o, b, width, height := s.ops, &s.ops.bound, size[0], size[1]
 	nw, nh, bytes, err := w.prep.FieldSize(o.recipe, s.part, key, width, height)
 	if err != nil {
 		return nil, err
@@ -69,20 +116,19 @@ func (w *Worker) Run(
 		d := w.dims[i]
 		d[len(d)-2], d[len(d)-1] = int64(nh), int64(nw)
 	}
-	size, err := s.out.Size(w.dims)
+	total, err := s.out.Size(w.dims)
 	if err != nil {
 		return nil, bad("%v", err)
 	}
-	if most := w.prep.MaxBytes(); size > most {
-		return nil, bad("a record of %s behind the ops, and %s are the most", units.Size(size), units.Size(most))
+	if most := w.prep.MaxBytes(); total > most {
+		return nil, bad("a record of %s behind the ops, and %s are the most", units.Size(total), units.Size(most))
 	}
-	if blob, err = alloc(int(size)); err != nil {
+	if blob, err = alloc(int(total)); err != nil {
 		return nil, err
 	}
-	blob = blob[:size]
+	blob = blob[:total]
 	places := s.out.Frame(blob, w.dims)
-	img := prep.Image{Pix: w.values[b.image].Data, W: width, H: height, C: 3}
-	if err := w.prep.FieldInto(o.recipe, s.part, img, key, places[b.image][:bytes]); err != nil {
+	if err := draw(places[b.image][:bytes]); err != nil {
 		return nil, err
 	}
 	w.others(s, key, places, width, height)
@@ -102,13 +148,19 @@ func (w *Worker) open(o *Ops, v record.View) (height, width int, err error) {
 		w.values, w.dims = append(w.values, x), append(w.dims, x.Dims())
 	}
 	image := w.dims[o.bound.image]
+	return int(image[0]), int(image[1]), w.fits(o)
+}
+
+// fits checks the sizes of fields that were opened.
+func (w *Worker) fits(o *Ops) error {
+	image := w.dims[o.bound.image]
 	if image[2] != 3 || image[0] < 1 || image[1] < 1 || image[0] > maxSide || image[1] > maxSide {
-		return 0, 0, bad("field %s: an image of shape %v; ops take [H, W, 3] with sides of 1 to %d pixels",
+		return bad("field %s: an image of shape %v; ops take [H, W, 3] with sides of 1 to %d pixels",
 			o.names[o.bound.image], image, maxSide)
 	}
 	for _, i := range o.bound.masks {
 		if d := w.dims[i]; d[len(d)-2] != image[0] || d[len(d)-1] != image[1] {
-			return 0, 0, bad("field %s: a mask of shape %v for an image of shape %v", o.names[i], d, image)
+			return bad("field %s: a mask of shape %v for an image of shape %v", o.names[i], d, image)
 		}
 	}
 	for _, g := range []struct {
@@ -121,11 +173,11 @@ func (w *Worker) open(o *Ops, v record.View) (height, width int, err error) {
 				d[n] = g.last
 			}
 			if d[len(d)-1] != g.last {
-				return 0, 0, bad("field %s: shape %v, and its last dimension must be %d", o.names[i], d, g.last)
+				return bad("field %s: shape %v, and its last dimension must be %d", o.names[i], d, g.last)
 			}
 		}
 	}
-	return int(image[0]), int(image[1]), nil
+	return nil
 }
 
 // maxSide bounds the sides of images, as for files.
