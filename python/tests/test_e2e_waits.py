@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,27 @@ def waiting(it) -> Iterator[None]:
     finally:
         t.join(PATIENCE)
         assert not t.is_alive()
+
+
+def test_storage_that_fails_is_waited_for(real, tmp_path, monkeypatch):
+    """A disk that is unmounted in an epoch: next() warns and waits, and the epoch has each sample once, none bad."""
+    monkeypatch.setattr("larder._waits._LOOK", 0.2)
+    folder = draw(tmp_path / "mounted", 3, 8, size=(24, 40))
+    loader = real(f"imagefolder:{folder}", batch_size=4, shuffle=True, return_index=True, transform=CROP, prefetch=1)
+    away = folder.rename(tmp_path / "away")
+    told = []
+
+    def tell(message, category, *_):
+        if category is larder.StorageWarning:
+            told.append(str(message))
+            away.rename(folder)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", tell)
+        got = [i for *_, index in loader for i in index.tolist()]
+    assert len(told) == 1 and re.search("storage, which has failed for .* is tried again every", told[0])
+    assert sorted(got) == list(range(24)) and not loader.quarantined
 
 
 def test_storage_is_named_while_it_is_waited_for(private, small):
