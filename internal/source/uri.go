@@ -62,6 +62,7 @@ var packedHint = map[string]string{
 	"text":     "write text:FILE.txt, text:DIR, or several joined by ::; .gz and .zst are unpacked",
 	"npz":      "write npz:FILE.npz, npz:DIR, or several joined by ::, with ?fields=a,b for some of the arrays",
 	"tokens":   "write tokens:FILE.bin?seq_len=1024, tokens:DIR, or several joined by ::",
+	"beton":    "write beton:FILE.beton, beton:DIR, or several joined by ::; ?fields=a,b chooses fields",
 	"imagefiles": "write imagefiles:LIST.csv or imagefiles:LIST.jsonl, with the path of an image and its label in each " +
 		"row; ?path= and ?label= name the columns",
 	"idx": "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",

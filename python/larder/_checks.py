@@ -87,7 +87,7 @@ def check_fields(fields: Iterable[str] | None, return_index: bool) -> tuple[str,
 
 _PACKED = (
     *("wds", "mds", "cifar10", "cifar100", "idx", "npy", "npz", "tokens", "jsonl", "csv", "text"),
-    *("parquet", "hf", "lmdb", "tfrecord", "fasta", "imagefiles"),
+    *("parquet", "hf", "lmdb", "tfrecord", "fasta", "imagefiles", "beton"),
 )
 
 

@@ -147,6 +147,7 @@ var formats = []Format{
 	parquetFiles{},
 	fasta{},
 	imageFiles{},
+	beton{},
 }
 
 // args that formats take, and what checks their values.
@@ -163,6 +164,7 @@ var args = map[string]map[string]check{
 		"dtype": oneOf("uint16", "uint32", "int32", "int64", "uint8", "uint64", "int16", "int8")},
 	"imagefiles": {"path": someName, "label": someName,
 		"delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
+	"beton":    {"fields": names},
 	"hf":       {"split": someName, "fields": names, "raw": names, "nulls": oneOf("default")},
 	"fasta":    {"fields": names, "sequence": oneOf("text", "uint8")},
 	"parquet":  {"fields": names, "raw": names, "nulls": oneOf("default")},

@@ -26,7 +26,7 @@ type Place interface {
 
 // places are the schemes whose formats look at files through their address alone, so that stores can hold them.
 var places = []string{"wds", "mds", "cifar10", "cifar100", "idx", "npy", "npz", "tokens", "jsonl", "csv", "text",
-	"tfrecord", "lmdb", "hf", "parquet", "fasta", "imagefiles"}
+	"tfrecord", "lmdb", "hf", "parquet", "fasta", "imagefiles", "beton"}
 
 // InPlaces reports whether datasets of a scheme may lie in a store.
 func InPlaces(scheme string) bool { return slices.Contains(places, scheme) }

@@ -232,8 +232,9 @@ func corpus(t testing.TB) map[string]disk {
 		"csv:zst":                   {"/d/a.csv.zst": zstded(t, []byte(csvRowsText))},
 		"text:":                     {"/d/a.txt": []byte("one\n\ntwé\r\nthree")},
 		"wds:":                      {"/d/a.tar": someTar},
-		"wds:gz":                    {"/d/a.tar.gz": gzipped(t, someTar)},
-		"wds:zst":                   {"/d/a.tar.zst": zstded(t, someTar)},
+		"beton:?fields=image,label,blob,meta,x,a": {"/d/a.beton": betonOf(4)},
+		"wds:gz":  {"/d/a.tar.gz": gzipped(t, someTar)},
+		"wds:zst": {"/d/a.tar.zst": zstded(t, someTar)},
 		"mds:?fields=label,image,text": {"/d/a.mds": mdsOf([][]byte{[]byte("first"), bytes.Repeat([]byte("x"), 900)},
 			[]int64{7, 0}, "caption")},
 	}
@@ -278,7 +279,11 @@ func TestRecordsOfEachFormat(t *testing.T) {
 			"tokens=[5]uint1605000600070008000900 doc=[5]int320000000000000000000000000000000001000000"},
 		"jsonl:": {`id=[][1] text="a\"bé" v=[2][1 2.5] m=[2 2][1 2 3 4] ok=[]bool01 o="{\"a\":[1,\"x\"]}"`,
 			`id=[][-7] text="" v=[0][] m=[2 2][5 6 7 8] ok=[]bool00 o="[\"x\",null]"`},
-		"csv:":  {`id=[][1] name="a, \"b\"` + `\nc" x=[][0.5] ok=[]bool01`, `id=[][-2] name="d" x=[][NaN] ok=[]bool00`},
+		"csv:": {`id=[][1] name="a, \"b\"` + `\nc" x=[][0.5] ok=[]bool01`, `id=[][-2] name="d" x=[][NaN] ok=[]bool00`},
+		"beton:?fields=image,label,blob,meta,x,a": {
+			"image=\"\\xff\\xd8\\xff" + strings.Repeat(`\x00`, 10) + `" label=[][0] blob="" meta="{\"i\": 0}" x=[][1] ` +
+				`a=[2]int160000ffff`,
+			`image="P6\n2 1\n255\nrgbRGB" label=[][2] blob="\x01" meta="{\"i\": 1}" x=[][1] a=[2]int160100ffff`},
 		"text:": {`text="one"`, `text=""`, `text="twé"`, `text="three"`},
 		"wds:": {`txt="one" cls=[][3] npy=[3]uint8010203`,
 			`txt="` + strings.Repeat("x", 700) + `" cls=[][4] npy=[3]uint8010203`},

@@ -29,7 +29,9 @@ var tarPackings = []string{".tar.gz", ".tgz", ".tar.zst"}
 
 // InBlocks reports whether samples of a file are not stored as they are: they are read with Records.Open, also where
 // they are images, and then Off and Size are no place in the file.
-func InBlocks(scheme, path string) bool { return scheme == "wds" && isPackedTar(path) }
+func InBlocks(scheme, path string) bool {
+	return scheme == "beton" || scheme == "wds" && isPackedTar(path)
+}
 
 func isPackedTar(path string) bool { return hasSuffix(path, tarPackings) }
 
