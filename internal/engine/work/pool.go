@@ -32,8 +32,8 @@ type Config struct {
 	// Bytes is the stored size of an object, Read its content, appended to buf.
 	Bytes func(ident.ObjectID) int64
 	Read  func(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error)
-	// InBlock reports whether an object lies in a block that a job holds, from which Read copies it, and whether that block
-	// is there: else Read waits for it. Nil = there are no blocks.
+	// InBlock reports whether an object lies in a block that a job holds, from which Read copies it, and whether that
+	// block is there: else Read waits for it. Nil = there are no blocks.
 	InBlock func(ident.ObjectID) (held, there bool)
 	// Verdict says why stored bytes may not be decoded here, see crashguard.Guard.
 	Verdict func(context.Context, *prep.Recipe, ident.ObjectID, []byte) (bad string, stopping bool)
