@@ -49,6 +49,8 @@ func (c *compiler) compileFor(
 	return j, reg, c.library.mayRead(ctx, o, j)
 }
 
+var onErrorOf = map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip, "substitute": jobs.Substitute}
+
 // compile opens the dataset, selects the subset and parses the recipe. What is not indexed yet is, with the rights of
 // o.
 func (c *compiler) compile(
@@ -77,8 +79,6 @@ func (c *compiler) compile(
 	if err != nil {
 		return nil, reg, err
 	}
-	onError := map[string]jobs.OnError{"raise": jobs.Raise, "skip": jobs.Skip,
-		"substitute": jobs.Substitute}[spec.GetOnError()]
 	j := &job{
 		Job: work.Job{Data: data, Recipe: recipe, Made: made}, spec: spec, mode: mode, registered: time.Now(), notes: notes,
 		seed: new(atomic.Uint64),
@@ -86,7 +86,7 @@ func (c *compiler) compile(
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
 			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2,
 			Epochs:  spec.GetEpochs(),
-			OnError: onError, Given: spec.GetOrder() == givenOrder,
+			OnError: onErrorOf[spec.GetOnError()], Given: spec.GetOrder() == givenOrder,
 		},
 	}
 	if j.life.Given || spec.GetAdvance() == "on_request" {

@@ -21,6 +21,7 @@ import pytest
 from conftest import eventually
 from lives import record
 from real import HERE, PATIENCE, draw, find_binary, pillow
+from s3 import pack
 
 import larder
 
@@ -176,6 +177,22 @@ def test_what_was_given_out_comes_again_under_its_number(order, folder, lives, l
     stats = loader.stats()
     assert [(e.state, e.delivered) for e in stats.job.epochs if e.epoch == 1] == [("complete", 108)]
     assert stats.client.batches == 55
+
+
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_an_order_of_blocks_goes_on(folder, tmp_path, lives, loads):
+    """Each sample once an epoch, though the daemon dies: what was given out, and then blocks of what is left."""
+    d = lives()
+    uri = f"wds:{pack(folder, tmp_path / 'tars', 3)}"
+    loader = loads(d, uri, order="blocks(3, 16KiB)", job="blocks", prefetch=3)
+    for epoch in range(2):
+        ids = []
+        for n, batch in enumerate(loader):
+            ids += [i for i, _, _ in record(batch)]
+            if n in (2, 11, 20):
+                d.restart(politely=n == 11 or epoch == 1)
+        assert sorted(ids) == list(range(108))
+        assert ids != sorted(ids)
 
 
 @pytest.mark.parametrize("politely", [False, True])

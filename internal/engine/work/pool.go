@@ -35,8 +35,8 @@ type Config struct {
 	Read  func(ctx context.Context, o ident.ObjectID, buf []byte) ([]byte, error)
 	// Away reports whether an error of Read says that the place of the object failed, not the object.
 	Away func(ctx context.Context, o ident.ObjectID, err error) bool
-	// InBlock reports whether an object lies in a block that a job holds, from which Read copies it, and whether that block
-	// is there: else Read waits for it. Nil = there are no blocks.
+	// InBlock reports whether an object lies in a block that a job holds, from which Read copies it, and whether that
+	// block is there: else Read waits for it. Nil = there are no blocks.
 	InBlock func(ident.ObjectID) (held, there bool)
 	// Verdict says why stored bytes may not be decoded here, see crashguard.Guard.
 	Verdict func(context.Context, *prep.Recipe, ident.ObjectID, []byte) (bad string, stopping bool)
