@@ -107,6 +107,8 @@ func recordSets(t *testing.T) map[string]map[string]string {
 		`{"basename":"shard.00000.mds","bytes":%d}}]}`, len(mds))
 	return map[string]map[string]string{
 		"wds:%s/s.tar?fields=txt":                    {"s.tar": tarOfTexts(t, 7)},
+		"wds:%s/z.tar.gz?fields=txt":                 {"z.tar.gz": string(gzipOf(t, []byte(tarOfTexts(t, 7))))},
+		"wds:%s/i.tar.gz":                            {"i.tar.gz": string(gzipOf(t, []byte(shard(t, "a=1", "b=2"))))},
 		"mds:%s?fields=text":                         {"index.json": index, "shard.00000.mds": mds},
 		"npy:%s/a.npy":                               {"a.npy": npyFile(9)},
 		"npz:%s/stored.npz":                          {"stored.npz": zipOf(t, zip.Store, "x.npy", npyFile(5))},
