@@ -28,20 +28,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _items, _record, _wire
+from . import _items, _record, _stack, _wire
 from ._builtin import Step
+from ._bulk import Bulk, Key, Run
 from ._items import Clock, Layout, Look, Maker, Task
 from ._record import Leaf
+from ._seeds import Still
 from ._version import __version__
-from .errors import Error, NotFoundError, UnavailableError
+from .errors import Error, InvalidError, NotFoundError, UnavailableError
 
 _HEADER = struct.Struct("<HHIQ")
 _TASK = struct.Struct("<QQQIIIIQQQ")
+_TASKS, _DONES = struct.Struct("<QQIIIIQ"), struct.Struct("<QIIQQ")
 _DONE, _U64 = struct.Struct("<QQQ"), struct.Struct("<Q")
 _PAGE = mmap.PAGESIZE
 _SEALS = 1 | 2 | 4  # no more seals, no shrinking, no growing
 _ADD_SEALS = 1033
-_WINDOW = 64  # tasks that the worker takes at once
+_WINDOW = 1024  # tasks that the worker takes at once
+_MEMORY = 4 << 20  # bytes of its memory, at least
+_TOGETHER = 256  # items that are handed over at once, at most
 _GATHER = 0.0005  # seconds after an answer in which others are gathered
 _FIRST = 64  # of the memory: where records begin
 _LOOK = 0.05  # seconds of work after which a worker looks whether its client says something
@@ -239,9 +244,10 @@ class Service:
 
     def __init__(self, link: Link, maker: Maker, orders: Orders, clock: Clock) -> None:
         self.link, self.maker, self.orders, self.clock = link, maker, orders, clock
-        self.memory = Memory(max(1 << 20, 4 * orders.bytes))
+        self.memory = Memory(max(1 << 20 if orders.inline else _MEMORY, 4 * orders.bytes))
         self.inputs: mmap.mmap | None = None
-        self.tasks: collections.deque[Task] = collections.deque()
+        self.tasks: collections.deque[Task | Run] = collections.deque()
+        self._bulk: Bulk | None = None if orders.inline else Bulk(maker, self._begins)
         self.attached = False
         self.failed: Callable[[_items.Failure, BaseException], None] = lambda f, e: None
 
@@ -260,7 +266,7 @@ class Service:
             "dataset": o.dataset, "recipes": list(o.recipes), "pid": os.getpid(), "client": o.client,
             "outBytes": self.memory.size,
         }  # fmt: skip
-        work |= {"inline": True, "window": 1} if o.inline else {"window": _WINDOW, "mark": 0}
+        work |= {"inline": True, "window": 1} if o.inline else {"window": _WINDOW, "mark": 0, "batch": True}
         self.link.send(_wire.WORK, _wire.dump(work), 2, self.memory.fd)
         answer = _wire.parse_json(self._answer(2))
         fd, size = self.link.descriptor(), int(answer.get("inBytes") or 0)
@@ -283,14 +289,13 @@ class Service:
     def react(self) -> None:
         """Reads what has arrived; blocks when nothing has."""
         for type_, rid, payload in self.link.receive():
-            if type_ == _wire.TASK:
-                self.tasks.append(Task(*_TASK.unpack_from(payload)))
-            else:
-                self._take(type_, rid, payload)
+            self._take(type_, rid, payload)
 
     def _take(self, type_: int, rid: int, payload: bytes) -> None:
         if type_ == _wire.TASK:
             self.tasks.append(Task(*_TASK.unpack_from(payload)))
+        elif type_ == _wire.TASKS:
+            self._take_several(payload)
         elif type_ == _wire.FREE:
             self.memory.free(_U64.unpack_from(payload)[0])
         elif type_ == _wire.PING:
@@ -302,9 +307,23 @@ class Service:
         """Waits for something to arrive."""
         return bool(select.select([self.link.sock], [], [], seconds)[0])
 
+    def _take_several(self, payload: bytes) -> None:
+        id_, seed, recipe, first, last, n, timeout = _TASKS.unpack_from(payload)
+        pairs = np.frombuffer(payload, "<u4", 2 * n, _TASKS.size)
+        run = Run(id_, Key(seed, recipe, first, last, timeout), pairs[::2].tolist(), pairs[1::2].tolist())
+        before = self.tasks[-1] if self.tasks else None
+        if not isinstance(before, Run) or not before.append(run):
+            self.tasks.append(run)
+
     def run(self) -> None:
-        """Runs the oldest task."""
+        """Runs the oldest task, or some of the oldest ones."""
         task = self.tasks[0]
+        if isinstance(task, Run):
+            self._run_several(task)
+        else:
+            self._run_one(task)
+
+    def _run_one(self, task: Task) -> None:
         self.memory.mark(task.id)
         self.clock.start(task.timeout_ms / 1000)
         try:
@@ -315,22 +334,32 @@ class Service:
         except (Exception, SystemExit) as e:
             self.clock.stop()
             self.tasks.popleft()
-            f = _items.failure(task.sample, e)
-            self.failed(f, e)
-            self.fail(task, f)
+            self.fail(task.id, task.sample, e)
         else:
             self.clock.stop()
-            self.deliver(task, leaves)
+            self.deliver(task.id, leaves)
             self.tasks.popleft()
 
-    def fail(self, task: Task, f: _items.Failure) -> None:
+    def fail(self, task: int, sample: int, e: BaseException) -> None:
         """Reports that a task was not done."""
+        f = _items.failure(sample, e)
+        self.failed(f, e)
         body: dict[str, object] = {"type": f.type, "message": f.message, "traceback": f.traceback, "retry": False}
-        self.link.answer(_wire.FAILED, _U64.pack(task.id) + _wire.dump(body))
+        self.link.answer(_wire.FAILED, _U64.pack(task) + _wire.dump(body))
 
-    def deliver(self, task: Task, leaves: list[Leaf]) -> None:
+    def deliver(self, task: int, leaves: list[Leaf]) -> None:
         """Writes a record and reports it."""
         need = _record.size(leaves)
+        at = self._place(need)
+        try:
+            _record.put(leaves, self.memory.bytes, at)
+            self.link.answer(_wire.DONE, _DONE.pack(task, at, need))
+        except BaseException:
+            self.memory.free(at)  # nobody was told of it: a debugger, or Ctrl-C with num_workers=0
+            raise
+
+    def _place(self, need: int) -> int:
+        """The offset of so many free bytes of the memory, which grows if that is too small."""
         if need > self.memory.size - _FIRST:
             while self.memory.taken:
                 self.react()
@@ -338,12 +367,63 @@ class Service:
             self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
         while (at := self.memory.place(need)) < 0:
             self.react()
+        return at
+
+    # ---- several tasks at once
+
+    def _begins(self, task: int) -> None:
+        self.memory.mark(task)
+        self.clock.tick()
+
+    def _run_several(self, run: Run) -> None:
+        assert self._bulk is not None
+        self.clock.start(run.key.timeout_ms / 1000)
         try:
-            _record.put(leaves, self.memory.bytes, at)
-            self.link.answer(_wire.DONE, _DONE.pack(task.id, at, need))
-        except BaseException:
-            self.memory.free(at)  # nobody was told of it: a debugger, or Ctrl-C with num_workers=0
-            raise
+            made = self._bulk.make(run, _TOGETHER)
+        finally:
+            self.clock.stop()
+        first = run.at
+        if len(made.items) < 2 or not self._deliver_stacks(run, made.items):
+            for k, item in enumerate(made.items[run.at - first :], run.at):
+                try:
+                    leaves = self.maker.leaves(item, run.key.last)
+                except Exception as e:
+                    self.fail(run.id + k, run.samples[k], e)
+                else:
+                    self.deliver(run.id + k, leaves)
+            run.at = first + len(made.items)
+        if made.error is not None:
+            self.fail(run.id + run.at, run.samples[run.at], made.error)
+            run.at += 1
+        self.link.flush()
+        if not run.left:
+            self.tasks.popleft()
+
+    def _deliver_stacks(self, run: Run, items: list[Any]) -> bool:
+        """Hands items over as stacks; False = they cannot be stacked from ``run.at`` on."""
+        columns = _stack.columns(items, self.maker.layouts[run.key.last - 1].structure)
+        if columns is None:
+            return False
+        form = _stack.form(columns)
+        try:
+            self.maker.require(form, run.key.last)
+        except InvalidError:
+            return False  # the messages name the items
+        most = max((self.memory.size - _FIRST) // (2 * _record.stack_size(form, 1)), 1)
+        for begin in range(0, len(items), most):
+            n = min(most, len(items) - begin)
+            need = _record.stack_size(form, n)
+            at = self._place(need)
+            try:
+                places = _record.open_stack(form, n, self.memory.bytes, at)
+                for column, out in zip(columns, places, strict=True):
+                    column.write(column.values[begin : begin + n], out)
+            except (RuntimeError, ValueError, TypeError, OverflowError):
+                self.memory.free(at)
+                return False
+            self.link.answer(_wire.DONES, _DONES.pack(run.id + run.at, n, 0, at, need))
+            run.at += n
+        return True
 
     def leave(self, seconds: float = 1.0) -> None:
         """Ends the attachment in order: the tasks in hand go to others."""
@@ -377,6 +457,7 @@ class Alarm(Clock):
     def __init__(self, memory: int = 0) -> None:
         self.deadline = 0.0  # of the task; 0 = there is none
         self.memory = memory
+        self._grace = 0.0  # of the task, beyond which its process ends
         self._seconds = self._began = self._set = 0.0  # set = when the timer was set; 0 = it is not
         signal.signal(signal.SIGALRM, self._ring)
         threading.Thread(target=self._watch, name="larder-watch", daemon=True).start()
@@ -386,10 +467,17 @@ class Alarm(Clock):
         if seconds <= 0:
             return
         now = self._began = time.monotonic()
-        self.deadline = now + 1.5 * seconds + 1
+        self._grace = 1.5 * seconds + 1
+        self.deadline = now + self._grace
         if not self._set or seconds != self._seconds or now - self._set > seconds / 2:
             self._set, self._seconds = now, seconds
             signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def tick(self) -> None:
+        """The next of several tasks begins that follow each other."""
+        if self.deadline:
+            self._began = time.monotonic()
+            self.deadline = self._began + self._grace
 
     def stop(self) -> None:
         """It is over."""
@@ -491,6 +579,7 @@ def _prepare(work: Work) -> Clock:
         of_torch: Any = importlib.import_module("torch.utils.data._utils.worker")
         torch.set_num_threads(1)
         torch.manual_seed(seed)
+        Still.watch_torch(torch)
         info = of_torch.WorkerInfo(id=work.number, num_workers=work.count, seed=seed, dataset=work.base)
         setattr(of_torch, "_worker_info", info)  # noqa: B010 - what get_worker_info() returns
     if work.init is not None:

@@ -314,13 +314,13 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
             return 40
 
         def __getitem__(self, i):
-            return np.full(3_000_000 if i == 7 else 10 + i % 2, i, np.uint8)
+            return np.full(9_000_000 if i == 7 else 10 + i % 2, i, np.uint8)
 
     boss.queue.extend({"sample": i} for i in range(40))
     start(crews, boss, Large(), 1)
     boss.until(lambda: len(boss.records) == 40)
     assert boss.grown == 1
-    assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 3_000_000
+    assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 9_000_000
 
 
 def test_memory_is_reused_only_when_it_is_free(boss, crews):
