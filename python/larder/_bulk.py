@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -57,17 +58,19 @@ class Run:
         return True
 
 
-class Made(NamedTuple):
-    """The items of the next tasks of a run, and why there is none of the task behind them; None: there are more."""
-
-    items: list[Any]
-    error: BaseException | None = None
-
-
 class Bulk:
-    """Makes the items of runs, for one Maker. ``begins`` is told the task of each item, or 0 before several at once."""
+    """Makes the items of runs, for one Maker. ``begins`` is told the task of each item, or 0 before several at once.
 
-    def __init__(self, maker: _items.Maker, begins: Callable[[int], None]) -> None:
+    ``items`` are those of the tasks from ``first`` of the run on. They grow while an item is made, and another thread
+    that holds ``lock`` may hand over those that are certain.
+    """
+
+    def __init__(self, maker: _items.Maker, begins: Callable[[int], None], lock: threading.Lock) -> None:
+        self.run: Run | None = None  # of which items are made
+        self.items: list[Any] = []
+        self.first = 0
+        self._lock = lock
+        self._seeded = False  # each item has a state of its own
         self._maker, self._begins = maker, begins
         self._still = Still()
         self._draws = any(s.random for s in maker.steps)
@@ -78,56 +81,77 @@ class Bulk:
         )  # fmt: skip
         self._several = _several(base)
 
-    def make(self, run: Run, most: int) -> Made:
-        """Makes at least one item and at most ``most``, those of a few milliseconds; an error stands for an item."""
-        began = time.monotonic()
-        made = self._made(run, min(most, run.left))
-        n = len(made.items) + (made.error is not None)
+    def make(self, run: Run, most: int) -> BaseException | None:
+        """Makes up to ``most`` items, those of a few milliseconds; what is returned stands for the item behind them.
+
+        Together that is at least one.
+        """
+        self._clear(run, True)
+        began, first = time.monotonic(), run.at
+        error = self._make(run, first + min(most, run.left))
+        n = self.first + len(self.items) - first + (error is not None)
         took = (time.monotonic() - began) / n
         self._seconds = max(took, self._seconds - (self._seconds - took) / 4)
-        return made
+        return error
 
-    def _made(self, run: Run, n: int) -> Made:
-        if not self._draws and n > 1 and self._seconds < (_CALL if self._several else _QUICK):
+    def certain(self) -> list[Any]:
+        """The items that are not to be made again. Only for who holds the lock."""
+        items = list(self.items)
+        return items if items and (self._seeded or not self._still.moved()) else []
+
+    def _clear(self, run: Run, seeded: bool) -> None:
+        with self._lock:
+            self.run, self.items, self.first, self._seeded = run, [], run.at, seeded
+
+    def _make(self, run: Run, end: int) -> BaseException | None:
+        """Makes items up to ``end`` of the run."""
+        limit = _CALL if self._several else _QUICK
+        if not self._draws and end - run.at > 1 and self._seconds < limit:
             self._still.begin()
-            made = self._called(run, n) or self._one_by_one(run, n, False)
+            self._clear(run, False)
+            error = self._call(run, end) if self._several else None
+            if error is None and not self.items:
+                error = self._one_by_one(run, end)
             if not self._still.moved():
-                return made
+                return error
             self._draws = True
-        return self._one_by_one(run, n, True)
+            self._clear(run, True)  # what was handed over meanwhile had drawn nothing
+        return self._one_by_one(run, end) if run.at < end else None
 
-    def _called(self, run: Run, n: int) -> Made | None:
-        """The items by __getitems__; None = it is not there, or does not give them."""
-        n = min(n, int(_CALL / self._seconds) if self._seconds else _FIRST)
-        if self._several is None or n < 2:
+    def _call(self, run: Run, end: int) -> BaseException | None:
+        """Makes the items by __getitems__, or none if that is not there or does not give them."""
+        end = min(end, run.at + (int(_CALL / self._seconds) if self._seconds else _FIRST))
+        if self._several is None or end - run.at < 2:
             return None
         self._begins(0)
         try:
-            items = list(self._several(run.samples[run.at : run.at + n]))
+            found = list(self._several(run.samples[run.at : end]))
         except (Exception, SystemExit):
-            items = []
-        if len(items) != n:
+            found = []
+        if len(found) != end - run.at:
             self._several = None  # what is wrong with it, or with an item, shows when they come one by one
             return None
-        for k in range(n if self._maker.steps[: run.key.last - 1] else 0):
-            self._begins(run.id + run.at + k)
+        if run.key.last == 1:
+            self.items += found
+            return None
+        for k, item in enumerate(found, run.at):
+            self._begins(run.id + k)
             try:
-                items[k] = self._steps(run, items[k])
+                self.items.append(self._steps(run, item))
             except (Exception, SystemExit) as e:
-                return Made(items[:k], e)
-        return Made(items)
+                return e
+        return None
 
     def _steps(self, run: Run, item: Any) -> Any:
         for step in self._maker.steps[: run.key.last - 1]:
             item = item if isinstance(step, Builtin) else step.run(item, None)
         return item
 
-    def _one_by_one(self, run: Run, n: int, seeded: bool) -> Made:
-        items: list[Any] = []
+    def _one_by_one(self, run: Run, end: int) -> BaseException | None:
+        items, seeded, steps = self.items, self._seeded, run.key.last > 1
         key, clock, begins, get = run.key, time.monotonic, self._begins, self._get
-        steps = key.last > 1
-        end = clock() + _BUDGET
-        for k in range(run.at, run.at + n):
+        late = clock() + _BUDGET
+        for k in range(self.first, end):
             begins(run.id + k)
             try:
                 if seeded:
@@ -139,11 +163,11 @@ class Bulk:
                     if steps:
                         item = self._steps(run, item)
             except (Exception, SystemExit) as e:
-                return Made(items, e)
+                return e
             items.append(item)
-            if clock() > end:
+            if clock() > late:
                 break
-        return Made(items)
+        return None
 
 
 def _several(base: Any) -> Callable[[list[int]], Any] | None:

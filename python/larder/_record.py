@@ -144,7 +144,7 @@ def open_stack(fields: Form, samples: int, memory: Array, start: int) -> list[Ar
     memory[start : start + header.nbytes] = header
     out = []
     for (_, dtype, shape), place in zip(fields, places, strict=True):
-        values = np.ndarray((samples, *shape), _NUMPY[dtype], memory, start + place)
+        values: Array = np.ndarray((samples, *shape), _NUMPY[dtype], memory, start + place)
         end = start + place + values.nbytes
         if end % _ALIGN:
             memory[end : end + -end % _ALIGN] = 0

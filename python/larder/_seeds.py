@@ -74,7 +74,7 @@ class Still:
     ``begin`` gives the generators one fixed state; ``moved`` compares.
     """
 
-    _asked = False  # of this process, since begin
+    asked = False  # of this process, since begin
 
     def __init__(self) -> None:
         self._key = key(0, 0, 0, 0)
@@ -87,11 +87,11 @@ class Still:
         if self._state is None or self._torch != ("torch" in sys.modules):
             self._torch = "torch" in sys.modules
             self._state = _states()
-        Still._asked = False
+        Still.asked = False
 
     def moved(self) -> bool:
         """Whether something was drawn since then."""
-        return Still._asked or self._torch != ("torch" in sys.modules) or _states() != self._state
+        return Still.asked or self._torch != ("torch" in sys.modules) or _states() != self._state
 
     @staticmethod
     def watch_torch(torch: Any) -> None:
@@ -99,7 +99,7 @@ class Still:
         asked = torch.initial_seed
 
         def initial_seed() -> int:
-            Still._asked = True
+            Still.asked = True
             return int(asked())
 
         torch.initial_seed = torch.random.initial_seed = initial_seed

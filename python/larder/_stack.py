@@ -75,13 +75,13 @@ def _leaf(items: Sequence[Any], kind: str) -> Column | None:
     if kind == "ndarray" and cls is np.ndarray:
         dtype, shape = first.dtype, first.shape
         code = _record.code(dtype)
-        if not code or any([x.dtype != dtype or x.shape != shape for x in items]):  # noqa: C419 - a list is quicker
+        if not code or any([x.dtype != dtype or x.shape != shape for x in items]):
             return None
         return Column((_record.ARRAY, code, shape), items, _write_arrays)
     torch = sys.modules.get("torch")
     if kind == "tensor" and torch is not None and cls is torch.Tensor:
         leaf, dtype = _nested.plain_tensor(first), first.dtype
-        if leaf is None or any([x.dtype is not dtype for x in items]):  # noqa: C419
+        if leaf is None or any([x.dtype is not dtype for x in items]):
             return None
         return Column((_record.ARRAY, leaf.dtype, leaf.values.shape), items, _write_tensors)
     return None
