@@ -74,7 +74,7 @@ func (w *Worker) tasksOf(first uint64, n int) (out []answered, known bool) {
 	for k := range n {
 		id := first + uint64(k)
 		i := w.find(id)
-		if !(i >= 0 && w.held[i].sent) && !slices.ContainsFunc(w.lent, func(h held) bool { return h.id == id }) {
+		if (i < 0 || !w.held[i].sent) && !slices.ContainsFunc(w.lent, func(h held) bool { return h.id == id }) {
 			return nil, false
 		}
 	}
@@ -106,8 +106,8 @@ type fitting struct {
 	err  error
 }
 
-// takeSample copies a sample of a stack to where it belongs, and checks the copy. Values that may be anything go straight
-// to the row of a batch: there is nothing in them to check.
+// takeSample copies a sample of a stack to where it belongs, and checks the copy. Values that may be anything go
+// straight to the row of a batch: there is nothing in them to check.
 func (c *Crew) takeSample(a answered, st *record.Stack, fits *fitting) (kept bool, err error) {
 	t, src := a.t, found{stack: st, sample: a.at}
 	if t.last < t.end {

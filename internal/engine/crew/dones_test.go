@@ -32,7 +32,8 @@ func denseRig(t *testing.T, window uint32) (*rig, *Worker, *hand, []byte) {
 
 func denseOf(t *testing.T, x int, b byte) record.View {
 	data := binary.LittleEndian.AppendUint64(nil, uint64(x))
-	blob, err := record.Encode(&dense, []record.Content{{Dims: []int64{2}, Data: append(data, data...)}, {Data: []byte{0}}})
+	values := []record.Content{{Dims: []int64{2}, Data: append(data, data...)}, {Data: []byte{0}}}
+	blob, err := record.Encode(&dense, values)
 	if err != nil {
 		t.Fatal(err)
 	}

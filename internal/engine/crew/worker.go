@@ -298,8 +298,8 @@ func (w *Worker) Close(clean bool) {
 	memory.Release()
 }
 
-// end takes the worker's tasks back, once; why blames the one that it is at, unless it is empty or nobody knows which one
-// that is: at once when that is certain, else as judge finds. It returns how many there were.
+// end takes the worker's tasks back, once; why blames the one that it is at, unless it is empty or nobody knows which
+// one that is: at once when that is certain, else as judge finds. It returns how many there were.
 func (w *Worker) end(why string, certain bool) int {
 	c := w.c
 	c.mu.Lock()
