@@ -18,6 +18,7 @@ from ._record import Array, Form
 
 _PLAIN = {"tuple": tuple, "list": list, "dict": dict}
 _SCALARS: dict[str, tuple[type, Any]] = {"int": (int, np.int64), "float": (float, np.float64), "bool": (bool, np.bool_)}
+_LARGE = 32 << 10  # bytes of a tensor from which on a copy of each is quicker than torch.stack
 
 
 class Column(NamedTuple):
@@ -96,5 +97,12 @@ def _write_arrays(values: Sequence[Any], out: Array) -> None:
 
 
 def _write_tensors(values: Sequence[Any], out: Array) -> None:
+    if out.nbytes >= _LARGE * len(out):
+        shape = out.shape[1:]
+        for x, place in zip(values, out, strict=True):
+            if x.shape != shape:
+                raise ValueError("tensors of unlike shapes")
+            place[...] = x.numpy()
+        return
     torch = sys.modules["torch"]
     torch.stack(values, out=torch.from_numpy(out))  # RuntimeError: unlike shapes, a gradient, another device

@@ -193,6 +193,19 @@ def test_stacks_have_the_values_of_records():
                 assert out[k].dtype == leaf.values.dtype and np.array_equal(out[k], leaf.values)
 
 
+def test_large_tensors_are_copied_one_by_one():
+    torch = pytest.importorskip("torch")
+    items = [torch.full((_stack._LARGE,), float(i)) for i in range(3)]
+    (column,) = _stack.columns(items, _nested.Structure("tensor"))
+    out = np.zeros((3, _stack._LARGE), np.float32)
+    column.write(column.values, out)
+    assert np.array_equal(out, torch.stack(items).numpy())
+    with pytest.raises(ValueError, match="unlike shapes"):
+        column.write([items[0], items[1][:1], items[2]], out)
+    with pytest.raises(RuntimeError):
+        column.write([items[0], items[1].requires_grad_(), items[2]], out)
+
+
 UNLIKE = [
     *([["a", "b"], [1, 2.0], [(1,), (1, 2)], [{"a": 1}, {"b": 1}], [None, None], [1, True]]),
     *([[np.zeros(2), np.zeros(3)], [np.zeros(2), np.zeros(2, "f4")]]),
