@@ -19,6 +19,9 @@ type Inspect struct{ F func(*Core) }
 
 func (Inspect) isEvent() {}
 
+// most is how many more events are taken before it is looked whether it is time for a Tick.
+const most = 63
+
 // Loop owns c until ctx ends: it takes events in order, and ticks when the core asks for it. It is the only goroutine
 // that touches c. now is the clock; tests pass their own.
 func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func() time.Time) error {
@@ -33,6 +36,13 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 			out[i] = nil
 		}
 	}
+	take := func(ev Event) {
+		if i, ok := ev.(Inspect); ok {
+			i.F(c)
+		} else {
+			step(ev)
+		}
+	}
 	for {
 		wait := time.Hour
 		if d := c.Deadline(); !d.IsZero() {
@@ -43,11 +53,16 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 		case <-ctx.Done():
 			return ctx.Err()
 		case ev := <-in:
-			if i, ok := ev.(Inspect); ok {
-				i.F(c)
-				continue
+			take(ev)
+			for range most { // of those that have come meanwhile: none of them needs the timer
+				select {
+				case ev = <-in:
+					take(ev)
+					continue
+				default:
+				}
+				break
 			}
-			step(ev)
 		case <-timer.C:
 			unread = do.Unread(unread[:0])
 			for i, ev := range unread {

@@ -121,7 +121,11 @@ func (w *world) workers(
 	for _, j := range jobs {
 		req.Recipes = append(req.Recipes, j.GetRecipe())
 	}
-	for range n {
+	for i := range n {
+		req := req
+		if req.Batch = i%2 == 0; req.Batch { // every second one takes several tasks at once
+			req.Mark, req.Window = new(uint64(1<<20-8)), 64
+		}
 		k, err := workertest.Attach(w.socket, req, 1<<20)
 		if err != nil {
 			w.t.Fatal(err)

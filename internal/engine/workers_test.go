@@ -494,6 +494,10 @@ func TestWorkersAreKilledAtRandom(t *testing.T) {
 	for i := range 3 {
 		killers.Go(func() {
 			for life := 1; ctx.Err() == nil; life++ {
+				req := req
+				if req.Batch = life%2 == 0; req.Batch { // with stacks: it ends in the middle of one
+					req.Mark, req.Window = new(uint64(1<<20-8)), 64
+				}
 				k, err := workertest.Attach(w.socket, req, 1<<20)
 				if err != nil {
 					return

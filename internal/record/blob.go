@@ -87,49 +87,60 @@ func (v View) All(yield func(int, Value) bool) {
 // the bytes that its dims say. It does not look at values, names or the checksum. Bytes behind the record's own length
 // are left out of the View. The record must not change while it is used.
 func Open(blob []byte) (View, error) {
-	if len(blob) < headBytes {
-		return View{}, fmt.Errorf("%d bytes are no record: a header has %d", len(blob), headBytes)
-	}
-	if m := le.Uint32(blob); m != magic {
-		return View{}, fmt.Errorf("it begins with %#08x, a record with %#08x", m, uint32(magic))
-	}
-	if v := le.Uint16(blob[4:]); v != version {
-		return View{}, fmt.Errorf("version %d of the form of records, this daemon knows %d", v, version)
-	}
-	total := le.Uint64(blob[8:])
-	if total < headBytes || total > uint64(len(blob)) || total > maxElement {
-		return View{}, fmt.Errorf("the header says %d bytes, and there are %d", total, len(blob))
-	}
-	n := int(le.Uint16(blob[6:]))
-	if n > MaxFields {
-		return View{}, fmt.Errorf("%d fields, and %d are the most", n, MaxFields)
-	}
-	blob = blob[:total:total]
-	first, err := headerEnd(blob, n)
+	total, err := openHead(blob, uint64(len(blob)), version)
 	if err != nil {
 		return View{}, err
 	}
+	return View{blob[:total:total]}, nil
+}
+
+// openHead checks the header of a record, or of a stack, that has so many bytes of room. head has at least its entries,
+// as far as they lie within the room. It returns the bytes of the whole.
+func openHead(head []byte, room uint64, form uint16) (total uint64, err error) {
+	if len(head) < headBytes {
+		return 0, fmt.Errorf("%d bytes are no record: a header has %d", len(head), headBytes)
+	}
+	if m := le.Uint32(head); m != magic {
+		return 0, fmt.Errorf("it begins with %#08x, a record with %#08x", m, uint32(magic))
+	}
+	if v := le.Uint16(head[4:]); v != form {
+		return 0, fmt.Errorf("version %d of the form of records, and %d is expected", v, form)
+	}
+	total = le.Uint64(head[8:])
+	if total < headBytes || total > room || total > maxElement {
+		return 0, fmt.Errorf("the header says %d bytes, and there are %d", total, room)
+	}
+	n := int(le.Uint16(head[6:]))
+	if n > MaxFields {
+		return 0, fmt.Errorf("%d fields, and %d are the most", n, MaxFields)
+	}
+	head = head[:min(uint64(len(head)), total)]
+	more := int(form - version) // dimensions of a stack
+	first, err := headerEnd(head, n, more)
+	if err != nil {
+		return 0, err
+	}
 	end := uint64(first)
 	for i, at := 0, headBytes; i < n; i++ {
-		e := blob[at:]
-		if end, err = openField(e, end, total); err != nil {
-			return View{}, fmt.Errorf("field %d: %w", i, err)
+		e := head[at:]
+		if end, err = openField(e, end, total, more); err != nil {
+			return 0, fmt.Errorf("field %d: %w", i, err)
 		}
 		at += fieldBytes + 8*int(e[2])
 	}
-	return View{blob}, nil
+	return total, nil
 }
 
 // headerEnd walks the entries of n fields and returns where they end.
-func headerEnd(blob []byte, n int) (int, error) {
+func headerEnd(blob []byte, n, more int) (int, error) {
 	at := headBytes
 	for i := range n {
 		if len(blob)-at < fieldBytes {
 			return 0, fmt.Errorf("field %d: its entry lies beyond the record", i)
 		}
 		dims := int(blob[at+2])
-		if dims > MaxDims {
-			return 0, fmt.Errorf("field %d: %d dimensions, and %d are the most", i, dims, MaxDims)
+		if dims > MaxDims+more {
+			return 0, fmt.Errorf("field %d: %d dimensions, and %d are the most", i, dims, MaxDims+more)
 		}
 		if at += fieldBytes + 8*dims; at > len(blob) {
 			return 0, fmt.Errorf("field %d: its dimensions lie beyond the record", i)
@@ -138,8 +149,9 @@ func headerEnd(blob []byte, n int) (int, error) {
 	return at, nil
 }
 
-// openField checks the entry of a field whose values begin at end or later, and returns where they end.
-func openField(e []byte, end, total uint64) (uint64, error) {
+// openField checks the entry of a field whose values begin at end or later, and returns where they end. Fields of a
+// stack have more dimensions.
+func openField(e []byte, end, total uint64, more int) (uint64, error) {
 	kind, dtype, dims := Kind(e[0]), DType(e[1]), int(e[2])
 	if kind < Array || kind > Scalar {
 		return 0, fmt.Errorf("%s", kind)
@@ -151,7 +163,8 @@ func openField(e []byte, end, total uint64) (uint64, error) {
 	if e[3] != 0 || le.Uint32(e[4:]) != 0 {
 		return 0, fmt.Errorf("bytes of its entry that must be zero are not")
 	}
-	if (kind == Bytes || kind == Text) && (dtype != Uint8 || dims != 1) || kind == Scalar && dims != 0 {
+	flat := kind == Bytes || kind == Text
+	if flat && (dtype != Uint8 || dims != 1 || more > 0) || kind == Scalar && dims != more || dims < more {
 		return 0, fmt.Errorf("%s of %s with %d dimensions", kind, dtype, dims)
 	}
 	off, size := le.Uint64(e[8:]), le.Uint64(e[16:])

@@ -89,6 +89,8 @@ type Worker interface {
 	// Done and Failed answer a task. An error is a breach of the protocol, which ends the session.
 	Done(wire.DoneFrame) error
 	Failed(task uint64, f wire.Failure) error
+	// Dones answers several tasks as Done does.
+	Dones(wire.DonesFrame) error
 	// Settle follows one or more of them, when no other one of the worker has arrived: what it is to have leaves now.
 	Settle()
 	// Grow replaces the worker's memory for later records. It takes the memory over.

@@ -45,6 +45,12 @@ func (s *conn) handleWork(h wire.Header, p []byte, at int64) error {
 			return err
 		}
 		return s.guard("DONE", func() error { return s.worker.Done(d) })
+	case wire.Dones:
+		d, err := wire.ParseDones(p)
+		if err != nil {
+			return err
+		}
+		return s.guard("DONES", func() error { return s.worker.Dones(d) })
 	case wire.Failed:
 		task, f, err := wire.ParseFailed(p)
 		if err != nil {
@@ -97,7 +103,7 @@ func (s *conn) beginWork(id uint64, p []byte, at int64) error {
 	if err != nil {
 		return err
 	}
-	w, err := s.srv.cfg.Crew.Work(s.ctx, req, s.peer, memory, &hand{s})
+	w, err := s.srv.cfg.Crew.Work(s.ctx, req, s.peer, memory, &hand{s, req.Batch})
 	if err != nil {
 		return err
 	}
@@ -150,14 +156,24 @@ func (s *Server) endWorkers() {
 }
 
 // hand is the engine's way to one worker.
-type hand struct{ s *conn }
+type hand struct {
+	s     *conn
+	batch bool // it takes TASKS
+}
 
 // Give implements Hand.
 func (h *hand) Give(freed []uint64, tasks []wire.TaskFrame) {
-	b := make([]byte, 0, len(freed)*(wire.HeaderSize+wire.FreeSize)+len(tasks)*(wire.HeaderSize+wire.TaskSize))
+	size := wire.HeaderSize + wire.TaskSize
+	if h.batch {
+		size = 16
+	}
+	b := make([]byte, 0, len(freed)*(wire.HeaderSize+wire.FreeSize)+len(tasks)*size+wire.HeaderSize+wire.TaskSize)
 	var p [max(wire.FreeSize, wire.TaskSize)]byte
 	for _, at := range freed {
 		b = wire.AppendFrame(b, wire.Free, 0, wire.AppendFree(p[:0], at))
+	}
+	if h.batch {
+		b, tasks = wire.AppendTasks(b, tasks), nil
 	}
 	for i := range tasks {
 		b = wire.AppendFrame(b, wire.Task, 0, tasks[i].Append(p[:0]))

@@ -67,6 +67,9 @@ class Clock:
     def start(self, seconds: float) -> None:
         """A task begins."""
 
+    def tick(self) -> None:
+        """The next of several tasks begins that follow each other."""
+
     def stop(self) -> None:
         """It is over."""
 
@@ -105,16 +108,27 @@ class Maker:
             item = _nested.unflatten(_record.read(given), self.layouts[task.first - 1].structure)
         for number in range(task.first, task.last):
             item = self.step(item, task.seed, task.instance, task.sample, number)
+        return self.leaves(item, task.last)
+
+    def leaves(self, item: Any, last: int) -> list[Leaf]:
+        """The leaves of what the steps up to ``last`` (excluded) made.
+
+        Raises:
+            InvalidError: it is unlike others.
+        """
+        leaves = _nested.leaves(item, self.layouts[last - 1].structure)
+        self.require(_record.form(leaves), last)
+        return leaves
+
+    def require(self, form: _record.Form, last: int) -> None:
+        """Raises InvalidError unless what the steps up to ``last`` (excluded) made has the form of others."""
         if self._known[0] is not self.layouts:
             self._known = (self.layouts, set())
-        layout = self.layouts[task.last - 1]
-        leaves = _nested.leaves(item, layout.structure)
-        known, form = self._known[1], (task.last, _record.form(leaves))
-        if form not in known:
-            require_fields(leaves, layout)
+        known = self._known[1]
+        if (last, form) not in known:
+            require_fields(form, self.layouts[last - 1])
             if len(known) < _KNOWN:
-                known.add(form)
-        return leaves
+                known.add((last, form))
 
 
 class Task(NamedTuple):
@@ -132,10 +146,10 @@ class Task(NamedTuple):
     timeout_ms: int
 
 
-def require_fields(leaves: Sequence[Leaf], layout: Layout) -> None:
+def require_fields(form: _record.Form, layout: Layout) -> None:
     """Raises InvalidError unless an item has the dtypes and sizes of the others; the message has both."""
-    for leaf, field in zip(leaves, layout.fields, strict=True):
-        dtype, shape = _record.DTYPES[leaf.dtype], list(leaf.values.shape)
+    for (_, code, sizes), field in zip(form, layout.fields, strict=True):
+        dtype, shape = _record.DTYPES[code], list(sizes)
         if dtype != field["dtype"]:
             raise InvalidError(
                 f"field {field['name']} has dtype {dtype}, and {field['dtype']} in other items", subject=field["name"],

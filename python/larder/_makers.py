@@ -6,11 +6,12 @@ import os
 import threading
 import weakref
 
-from . import _crew, _items, _seeds, _worker
+from . import _crew, _items, _link, _seeds
 from ._items import Clock
+from ._link import Ended
 from ._plan import Plan
-from ._worker import Ended, Orders, Service
-from .errors import Error, UnavailableError
+from ._worker import Orders, Service
+from .errors import UnavailableError
 
 
 class Makers:
@@ -116,7 +117,7 @@ class Inline:
         if self.service is None and self.orders is not None:
             service = None
             try:
-                service = Service(_worker.connected(self.orders.path), self.maker, self.orders, Clock())
+                service = Service(_link.connected(self.orders.path), self.maker, self.orders, Clock())
                 service.attach()
                 service.failed = self._failed
                 self.service = service
@@ -136,6 +137,7 @@ class Inline:
         if service is None or not self.busy.acquire(blocking=False):
             return
         try:
+            service.making = False
             if service.arrived(0):
                 service.react()
             if service.tasks:
@@ -144,8 +146,9 @@ class Inline:
                 service.link.flush()
         except Ended:
             self._drop()
-        except Error:
-            self._drop()
+        except BaseException:
+            if not service.making:  # it may have been interrupted in the middle of an answer: a new one begins anew
+                self._drop()
             raise
         finally:
             self.busy.release()

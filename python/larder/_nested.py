@@ -195,7 +195,7 @@ def leaves(sample: Any, structure: Structure | str) -> list[Leaf]:
 
 
 def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
-    if want.kind == "tensor" and (leaf := _plain_tensor(value)) is not None:
+    if want.kind == "tensor" and (leaf := plain_tensor(value)) is not None:
         found.append(leaf)
         return
     kind = _container(value)
@@ -353,7 +353,7 @@ def _leaf(value: Any, path: str) -> tuple[str, Leaf]:
     raise _refused(value, path, _full_name(type(value)), _hint(value))
 
 
-def _plain_tensor(value: Any) -> Leaf | None:
+def plain_tensor(value: Any) -> Leaf | None:
     """The leaf of a tensor that NumPy can look at as it is; None = it needs a closer look."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):

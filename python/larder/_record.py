@@ -109,21 +109,47 @@ def size(leaves: Sequence[Leaf]) -> int:
     return _plan(form(leaves))[0]
 
 
-@functools.lru_cache(maxsize=256)
-def _plan(fields: Form) -> tuple[int, Array, list[int]]:
-    """Of a record of fields (kind, dtype, shape): its bytes, its header up to the first value, where values begin."""
-    dims = [() if kind == SCALAR else shape for kind, _, shape in fields]
+@functools.lru_cache(maxsize=512)
+def _plan(fields: Form, samples: int = 0) -> tuple[int, Array, list[int]]:
+    """Of a record of fields (kind, dtype, shape): its bytes, its header up to the first value, where values begin.
+
+    With ``samples``, of a stack of so many.
+    """
+    more = (samples,) if samples else ()
+    dims = [more if kind == SCALAR else (*more, *shape) for kind, _, shape in fields]
     at = end = _HEAD.size + sum(_ENTRY.size + 8 * len(d) for d in dims)
     header, places = [], []
     for (kind, dtype, shape), d in zip(fields, dims, strict=True):
         at = _aligned(at)
-        nbytes = math.prod(shape) * _NUMPY[dtype].itemsize
+        nbytes = (samples or 1) * math.prod(shape) * _NUMPY[dtype].itemsize
         header.append(_ENTRY.pack(kind, dtype, len(d), 0, 0, at, nbytes) + struct.pack(f"<{len(d)}Q", *d))
         places.append(at)
         at += nbytes
     total = _aligned(at)
-    head = _HEAD.pack(_MAGIC, _VERSION, len(fields), total, 0) + b"".join(header)
+    head = _HEAD.pack(_MAGIC, _VERSION + len(more), len(fields), total, 0) + b"".join(header)
     return total, np.frombuffer(head.ljust(_aligned(end), b"\0"), dtype=np.uint8), places
+
+
+def stack_size(fields: Form, samples: int) -> int:
+    """The bytes of a stack of so many samples of one form; none of its fields is bytes or text."""
+    return _plan(fields, samples)[0]
+
+
+def open_stack(fields: Form, samples: int, memory: Array, start: int) -> list[Array]:
+    """Begins a stack in memory (uint8) with room from ``start`` on: where the values of its fields are to be written.
+
+    Each is an array of ``samples`` times the shape of the field.
+    """
+    _, header, places = _plan(fields, samples)
+    memory[start : start + header.nbytes] = header
+    out = []
+    for (_, dtype, shape), place in zip(fields, places, strict=True):
+        values: Array = np.ndarray((samples, *shape), _NUMPY[dtype], memory, start + place)
+        end = start + place + values.nbytes
+        if end % _ALIGN:
+            memory[end : end + -end % _ALIGN] = 0
+        out.append(values)
+    return out
 
 
 def write(leaves: Sequence[Leaf], buffer: Any) -> int:

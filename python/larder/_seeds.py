@@ -63,3 +63,50 @@ class Kept:
         np.random.set_state(numpy)
         if tensor is not None:
             sys.modules["torch"].set_rng_state(tensor)
+
+
+# ---- steps that draw nothing: they need no state of their own, which costs more than a small item
+
+
+class Still:
+    """Sees whether steps drew from the global generators, or looked at what torch was seeded with.
+
+    ``begin`` gives the generators one fixed state; ``moved`` compares.
+    """
+
+    asked = False  # of this process, since begin
+
+    def __init__(self) -> None:
+        self._key = key(0, 0, 0, 0)
+        self._state: Any = None
+        self._torch = False
+
+    def begin(self) -> None:
+        """Sets the fixed state."""
+        seed_globals(self._key)
+        if self._state is None or self._torch != ("torch" in sys.modules):
+            self._torch = "torch" in sys.modules
+            self._state = _states()
+        Still.asked = False
+
+    def moved(self) -> bool:
+        """Whether something was drawn since then."""
+        return Still.asked or self._torch != ("torch" in sys.modules) or _states() != self._state
+
+    @staticmethod
+    def watch_torch(torch: Any) -> None:
+        """Has ``torch.initial_seed`` tell of its calls, in a worker process."""
+        asked = torch.initial_seed
+
+        def initial_seed() -> int:
+            Still.asked = True
+            return int(asked())
+
+        torch.initial_seed = torch.random.initial_seed = initial_seed
+
+
+def _states() -> tuple[Any, ...]:
+    name, words, *rest = np.random.get_state()
+    torch = sys.modules.get("torch")
+    tensor = None if torch is None else torch.default_generator.get_state().numpy().tobytes()
+    return random.getstate(), name, np.asarray(words).tobytes(), rest, tensor

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import larder
-from larder import _crew, _dataset, _items, _nested, _record, _seeds, _worker
+from larder import _crew, _dataset, _items, _link, _nested, _record, _seeds, _worker
 from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
@@ -314,13 +314,13 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
             return 40
 
         def __getitem__(self, i):
-            return np.full(3_000_000 if i == 7 else 10 + i % 2, i, np.uint8)
+            return np.full(9_000_000 if i == 7 else 10 + i % 2, i, np.uint8)
 
     boss.queue.extend({"sample": i} for i in range(40))
     start(crews, boss, Large(), 1)
     boss.until(lambda: len(boss.records) == 40)
     assert boss.grown == 1
-    assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 3_000_000
+    assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 9_000_000
 
 
 def test_memory_is_reused_only_when_it_is_free(boss, crews):
@@ -346,7 +346,7 @@ def test_memory_is_reused_only_when_it_is_free(boss, crews):
 
 def test_places_in_memory_do_not_overlap():
     rng = random.Random(3)
-    m = _worker.Memory(1 << 16)
+    m = _link.Memory(1 << 16)
     for _ in range(3000):
         if m.taken and rng.random() < 0.5:
             m.free(rng.choice(list(m.taken)))
@@ -360,7 +360,7 @@ def test_places_in_memory_do_not_overlap():
 
 
 def test_records_go_round_in_the_memory_and_leave_the_mark_alone():
-    m = _worker.Memory(1 << 12)
+    m = _link.Memory(1 << 12)
     order, was = [], -1
     for n in range(200):
         at = m.place(1000)
@@ -379,35 +379,12 @@ def test_records_go_round_in_the_memory_and_leave_the_mark_alone():
     m.close()
 
 
-def test_an_interrupt_while_a_record_is_written_leaves_no_hole(monkeypatch):
-    """The place of a record that nobody was told of is free again: else the memory, which goes round, ends there."""
-    worker, freed = _worker.Service.__new__(_worker.Service), []
-
-    class Memory:
-        size, taken, bytes = 1 << 20, {}, None
-
-        def place(self, need):
-            return 64
-
-        def free(self, at):
-            freed.append(at)
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    worker.memory = Memory()
-    monkeypatch.setattr(_worker._record, "put", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        worker.deliver(None, [])
-    assert freed == [64]
-
-
 def test_answers_are_gathered_while_they_are_quick(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     there.settimeout(5)
-    link = _worker.Link(here)
+    link = _link.Link(here)
     sizes = []
     for wait in (0.0, 0.0001, 0.0001, 1.0, 0.0001):
         now[0] += wait
@@ -430,6 +407,7 @@ def test_a_timer_serves_many_tasks(monkeypatch):
     monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
     clock = _worker.Alarm.__new__(_worker.Alarm)
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0
+    clock._works = threading.Event()
     for _ in range(100):
         clock.start(10.0)
         now[0] += 0.02

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/record"
 	"larder/internal/session/wire"
@@ -114,20 +115,26 @@ func (w *Worker) Done(d wire.DoneFrame) error {
 	w.freed = append(w.freed, d.Offset)
 	c.mu.Lock()
 	w.taking--
-	w.pace.note(int64(min(d.Bytes, 1<<62)))
-	if err != nil {
-		c.mu.stats.Refused++
-	}
+	w.pace.note(1, int64(min(d.Bytes, 1<<62)))
 	c.mu.Unlock()
-	if err != nil {
-		why := fmt.Sprintf("worker %d (pid %d) made something that does not fit: %v", w.id, w.pid, err)
-		c.cfg.Note(slog.LevelWarn, "a record was refused", "worker", w.id, "pid", w.pid, "sample", uint64(t.sample),
-			"reason", err.Error())
-		c.refuse(w, t, why)
-	} else {
-		w.stageDone(t, took, kept, int64(d.Bytes))
-	}
+	w.took(t, took, kept, int64(d.Bytes), err)
 	return nil
+}
+
+// took goes on behind a record that was taken over, or refused.
+func (w *Worker) took(t *task, took time.Duration, kept bool, bytes int64, err error) {
+	if err == nil {
+		w.stageDone(t, took, kept, bytes)
+		return
+	}
+	c := w.c
+	c.mu.Lock()
+	c.mu.stats.Refused++
+	c.mu.Unlock()
+	why := fmt.Sprintf("worker %d (pid %d) made something that does not fit: %v", w.id, w.pid, err)
+	c.cfg.Note(slog.LevelWarn, "a record was refused", "worker", w.id, "pid", w.pid, "sample", uint64(t.sample),
+		"reason", err.Error())
+	c.refuse(w, t, why)
 }
 
 // refuse tries again what would fail again with the same worker: only if there is another one.
@@ -152,56 +159,122 @@ func (w *Worker) stageDone(t *task, took time.Duration, kept bool, bytes int64) 
 		c.onward(t)
 		return
 	}
-	c.count(w, t, t.took)
+	w.counted(t)
 	c.dropBlob(t)
 	w.answers = append(w.answers, t.done(kept, bytes))
 	t.release()
 }
 
-// count enters what a record took into the counters and the meters. w is nil when the last stage was built-in ops.
-func (c *Crew) count(w *Worker, t *task, took time.Duration) {
-	c.mu.Lock()
-	c.mu.stats.Tasks++
-	c.mu.stats.Seconds[t.step()] += took.Seconds()
-	if w != nil {
-		w.done++
+// tally is records of one kind of work that are not counted yet.
+type tally struct {
+	job  *work.Job
+	fit  fit
+	step work.Step
+	n    int
+	took time.Duration
+}
+
+// tallyOf is that of one record.
+func tallyOf(t *task) tally { return tally{t.job, t.fit, t.step(), 1, t.took} }
+
+// counted counts a record, with others of its kind at once.
+func (w *Worker) counted(t *task) {
+	x := tallyOf(t)
+	if w.tally.n > 0 && (x.job != w.tally.job || x.fit != w.tally.fit || x.step != w.tally.step) {
+		w.countNow()
 	}
-	n := 0
+	x.n, x.took = x.n+w.tally.n, x.took+w.tally.took
+	w.tally = x
+}
+
+func (w *Worker) countNow() {
+	if w.tally.n > 0 {
+		w.c.count(w, w.tally)
+	}
+	w.tally = tally{}
+}
+
+// count enters what records took into the counters and the meters. w is nil when the last stage was built-in ops.
+func (c *Crew) count(w *Worker, x tally) {
+	c.mu.Lock()
+	c.mu.stats.Tasks += uint64(x.n)
+	c.mu.stats.Seconds[x.step] += x.took.Seconds()
+	if w != nil {
+		w.done += uint64(x.n)
+	}
+	workers := 0
 	for _, o := range c.mu.workers {
-		if o.fits(t.fit) {
-			n++
+		if o.fits(x.fit) {
+			workers++
 		}
 	}
 	c.mu.Unlock()
-	c.cfg.Meters.Foreign(t.job.RecipeKey(), t.step(), took, n)
+	c.cfg.Meters.Foreign(x.job.RecipeKey(), x.step, x.n, x.took, workers)
 }
 
 // takeOver copies a record out of the worker's memory and checks the copy.
 func (w *Worker) takeOver(t *task, d wire.DoneFrame) (kept bool, err error) {
-	c, mem := w.c, w.memory.Bytes()
-	switch n := uint64(len(mem)); {
-	case d.Bytes > uint64(c.cfg.MaxRecord):
-		return false, fmt.Errorf("a record of %s, and %s are the most (workers.max_record)", units.Size(int64(min(d.Bytes,
-			1<<62))), units.Size(c.cfg.MaxRecord))
-	case d.Offset > n || d.Bytes > n-d.Offset:
-		return false, fmt.Errorf("a record of %d bytes at %d lies outside the %d bytes of its memory", d.Bytes, d.Offset, n)
+	c := w.c
+	if d.Bytes > uint64(c.cfg.MaxRecord) {
+		return false, c.tooLarge(d.Bytes)
 	}
-	src := mem[d.Offset : d.Offset+d.Bytes : d.Offset+d.Bytes]
+	src, err := w.memoryAt(d.Offset, d.Bytes)
+	if err != nil {
+		return false, err
+	}
 	if t.last < t.end {
-		return false, c.pass(t, src)
+		return false, c.pass(t, found{whole: src})
 	}
-	return c.put(t, src)
+	return c.put(t, found{whole: src})
+}
+
+func (c *Crew) tooLarge(n uint64) error {
+	return fmt.Errorf("a record of %s, and %s are the most (workers.max_record)", units.Size(int64(min(n, 1<<62))),
+		units.Size(c.cfg.MaxRecord))
+}
+
+// memoryAt is a part of the worker's memory.
+func (w *Worker) memoryAt(at, bytes uint64) ([]byte, error) {
+	mem := w.memory.Bytes()
+	if n := uint64(len(mem)); at > n || bytes > n-at {
+		return nil, fmt.Errorf("a record of %d bytes at %d lies outside the %d bytes of its memory", bytes, at, n)
+	}
+	return mem[at : at+bytes : at+bytes], nil
+}
+
+// found is a record where nobody vouches for it: a whole one, or a sample of a stack.
+type found struct {
+	whole  []byte
+	stack  *record.Stack
+	sample int
+}
+
+func (f found) size() int {
+	if f.stack != nil {
+		return int(f.stack.Size())
+	}
+	return len(f.whole)
+}
+
+// copyTo copies the record to memory of its size.
+func (f found) copyTo(dst []byte) {
+	if f.stack != nil {
+		f.stack.Record(dst, f.sample)
+	} else {
+		copy(dst, f.whole)
+	}
 }
 
 // put copies the record of a whole task to where it belongs, and checks the copy.
-func (c *Crew) put(t *task, src []byte) (kept bool, err error) {
+func (c *Crew) put(t *task, src found) (kept bool, err error) {
 	if t.keep && t.fill == nil {
 		c.cfg.Tiers.Wait(t.after)
-		b, err := c.cfg.Store.Alloc(t.key, int64(len(src)))
+		b, err := c.cfg.Store.Alloc(t.key, int64(src.size()))
 		switch {
 		case err == nil:
-			copy(b.Bytes, src)
-			if err := t.job.Made.Accept(b.Bytes[:len(src)], t.last, c.cfg.MaxRecord); err != nil {
+			blob := b.Bytes[:src.size()]
+			src.copyTo(blob)
+			if err := t.job.Made.Accept(blob, t.last, c.cfg.MaxRecord); err != nil {
 				b.Abort()
 				return false, err
 			}
@@ -212,8 +285,8 @@ func (c *Crew) put(t *task, src []byte) (kept bool, err error) {
 			return false, err
 		}
 	}
-	blob := c.scratch(len(src))
-	copy(blob, src)
+	blob := c.scratch(src.size())
+	src.copyTo(blob)
 	if err := t.job.Made.Accept(blob, t.last, c.cfg.MaxRecord); err != nil {
 		c.free(blob)
 		return false, err
@@ -231,18 +304,28 @@ func (c *Crew) put(t *task, src []byte) (kept bool, err error) {
 
 // write writes a row of a batch.
 func (c *Crew) write(t *task, blob []byte) error {
-	r := t.ring
-	if r == nil { // in place: its client may be gone, and the coordinator still asks what became of the sample
-		if r = c.cfg.Rings.Hold(t.ringKey()); r == nil {
-			return nil
-		}
-		defer r.Release()
+	r, release := c.ringOf(t)
+	if r == nil {
+		return nil
 	}
+	defer release()
 	v, err := record.Open(blob)
 	if err != nil {
 		return err
 	}
 	return work.PutRecord(r, t.fill, t.job, v)
+}
+
+// ringOf is the ring of a task's row. nil = its client is gone: in place the coordinator still asks what became of the
+// sample.
+func (c *Crew) ringOf(t *task) (r *ring.Ring, release func()) {
+	if t.ring != nil {
+		return t.ring, func() {}
+	}
+	if r = c.cfg.Rings.Hold(t.ringKey()); r == nil {
+		return nil, nil
+	}
+	return r, r.Release
 }
 
 // taskOf is the task that the worker answers. nil with known: it was given up a moment ago, or another worker has

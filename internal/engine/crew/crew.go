@@ -48,7 +48,6 @@ type Crew struct {
 	mu struct {
 		sync.Mutex
 		stopped bool
-		next    uint64                // number of the last task
 		workers []*Worker             // in the order in which they came
 		came    uint32                // number of the last worker
 		queues  map[fit]*queue        // of tasks that no worker has

@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// mostWindow is the most tasks that a worker may have.
-	mostWindow = 64
+	// mostWindow is the most tasks that a worker may have, mostBatch of one that takes TASKS.
+	mostWindow, mostBatch = 64, wire.MaxTasks
 	// atOnce is the work that a worker may have, where its window allows that few tasks only: it lasts until the daemon
-	// has taken over what was answered, and is little to do again for others if the worker ends.
-	atOnce = 4 * time.Millisecond
+	// has taken over what was answered, and is little to do again for others if the worker ends. Where tasks travel in
+	// numbers it lasts until daemon and worker have had their turns on a busy processor.
+	atOnce, atOnceBatch = 4 * time.Millisecond, 16 * time.Millisecond
 	// atOnceBytes bounds the records of that work.
 	atOnceBytes = 4 << 20
 )
@@ -22,6 +23,7 @@ const (
 // pace is how fast a worker answers, and how many tasks it may have for that. Crew.mu guards it.
 type pace struct {
 	window int
+	batch  bool          // tasks travel in numbers
 	task   time.Duration // of a task, of late
 	bytes  int64         // of a record, of late
 	begun  time.Time     // the tasks that are not answered yet began
@@ -31,21 +33,25 @@ type pace struct {
 // settle takes what was answered into account: slow tasks and large records count at once, quick and small ones when
 // they are the rule.
 func (p *pace) settle(now time.Time, least, most int) {
+	some, room := atOnce, int64(mostWindow)
+	if p.batch {
+		some, room = atOnceBatch, mostBatch
+	}
 	if p.n > 0 {
 		took := now.Sub(p.begun) / time.Duration(p.n)
 		if p.task == 0 {
 			p.task = took
 		}
 		p.task = max(took, p.task-(p.task-took)/4)
-		n := min(int64(atOnce/max(p.task, 1)), atOnceBytes/max(p.bytes, 1))
-		p.window = min(max(int(min(n, mostWindow)), least), most)
+		n := min(int64(some/max(p.task, 1)), atOnceBytes/max(p.bytes, 1))
+		p.window = min(max(int(min(n, room)), least), most)
 	}
 	p.begun, p.n = now, 0
 }
 
-// note adds an answer.
-func (p *pace) note(bytes int64) {
-	p.n++
+// note adds answers, with records of so many bytes each.
+func (p *pace) note(n int, bytes int64) {
+	p.n += n
 	p.bytes = max(bytes, p.bytes-(p.bytes-bytes)/64)
 }
 
@@ -65,6 +71,7 @@ func (w *Worker) Settle() {
 
 // report sends what became of tasks.
 func (w *Worker) report() {
+	w.countNow()
 	for i, ev := range w.answers {
 		w.c.cfg.Send(ev)
 		w.answers[i] = nil
@@ -102,19 +109,18 @@ func (w *Worker) give(n int, freed []uint64) int {
 // hold enters a task among those of the worker; Crew.mu and giving are held.
 func (w *Worker) hold(t *task) wire.TaskFrame {
 	c := w.c
-	c.mu.next++
-	t.id = c.mu.next
+	w.last++
 	t.tries++
 	if t.tries > 1 {
 		c.mu.stats.Retries++
 	}
-	w.held = append(w.held, held{t: t, id: t.id, sent: t.first == 0})
+	w.held = append(w.held, held{t: t, id: w.last, sent: t.first == 0})
 	if len(w.held) == 1 {
 		w.since = c.cfg.Now()
 		w.pace.begun = w.since
 		w.arm()
 	}
-	return wire.TaskFrame{Task: t.id, Sample: uint64(t.sample), Seed: t.seed, Instance: t.instance,
+	return wire.TaskFrame{Task: w.last, Sample: uint64(t.sample), Seed: t.seed, Instance: t.instance, Alone: t.alone,
 		Recipe: uint32(w.recipeFor(t.fit)), First: t.first, Last: t.last, Timeout: t.job.Made.Timeout}
 }
 
@@ -129,7 +135,7 @@ func (w *Worker) putInputs() {
 		if f.First > 0 {
 			var t *task
 			c.mu.Lock()
-			if i := slices.IndexFunc(w.held, func(h held) bool { return h.id == f.Task }); i >= 0 {
+			if i := w.find(f.Task); i >= 0 {
 				t = w.held[i].t
 			}
 			c.mu.Unlock()
@@ -141,7 +147,7 @@ func (w *Worker) putInputs() {
 				there, full = w.putInput(t, &f)
 			}
 			if !there {
-				w.unhold(t, full)
+				w.unhold(t, f.Task, full)
 				continue
 			}
 		}
@@ -151,10 +157,10 @@ func (w *Worker) putInputs() {
 }
 
 // unhold takes back a task that the worker does not know of: one that waits for room, or whose input is gone.
-func (w *Worker) unhold(t *task, waits bool) {
+func (w *Worker) unhold(t *task, id uint64, waits bool) {
 	c := w.c
 	c.mu.Lock()
-	held := w.letGo(t.id, false) != nil
+	held := w.letGo(id, false) != nil
 	waits = waits && !c.unwanted(t) // Closed or Ended may have come since it was taken
 	if held && waits {
 		t.tries--
@@ -186,10 +192,8 @@ func (w *Worker) putInput(t *task, f *wire.TaskFrame) (there, full bool) {
 	c := w.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range w.held { // none when the worker ended meanwhile
-		if w.held[i].id == f.Task {
-			w.held[i].in, w.held[i].sent = in, true
-		}
+	if i := w.find(f.Task); i >= 0 { // else the worker ended meanwhile
+		w.held[i].in, w.held[i].sent = in, true
 	}
 	return true, false
 }

@@ -12,9 +12,9 @@ import (
 // (onward).
 
 // pass keeps what a stage made as the input of the next one. It is counted with the copies that no tier holds.
-func (c *Crew) pass(t *task, src []byte) error {
-	blob := c.scratch(len(src))
-	copy(blob, src)
+func (c *Crew) pass(t *task, src found) error {
+	blob := c.scratch(src.size())
+	src.copyTo(blob)
 	if err := t.job.Made.Accept(blob, t.last, c.cfg.MaxRecord); err != nil {
 		c.free(blob)
 		return err
@@ -84,14 +84,14 @@ func (c *Crew) native(t *task) {
 			c.fail(t, err.Error())
 			return
 		case t.last < t.end:
-			if err = c.pass(t, out); err == nil {
+			if err = c.pass(t, found{whole: out}); err == nil {
 				c.onward(t)
 				return
 			}
 		default:
 			var kept bool
-			if kept, err = c.put(t, out); err == nil {
-				c.count(nil, t, t.took)
+			if kept, err = c.put(t, found{whole: out}); err == nil {
+				c.count(nil, tallyOf(t))
 				c.dropBlob(t)
 				c.cfg.Send(t.done(kept, int64(len(out))))
 				t.release()

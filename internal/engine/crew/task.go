@@ -13,7 +13,6 @@ import (
 // task is what a worker is to make: steps [first, last) of a sample. Where built-in ops lie among the steps that were
 // asked for, which end at end, it is done stage by stage: at workers, and in the daemon (stages.go).
 type task struct {
-	id          uint64
 	job         *work.Job
 	fit         fit
 	turn        uint64
@@ -39,6 +38,7 @@ type task struct {
 	failures int    // that count for the sample
 	tries    int    // at workers
 	avoid    uint32 // the worker that failed it last; 0 = none
+	alone    bool   // a worker ended when it was at this one and others: which one is to blame shows when it comes alone
 }
 
 // queue is tasks of one fit by turn.

@@ -1,6 +1,7 @@
 package crew
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -35,6 +36,8 @@ type Worker struct {
 	memory  *shm.Segment
 	freed   []uint64            // records that were taken over, or refused, since the last Settle
 	answers []coordinator.Event // what became of tasks since then
+	tally   tally               // of the records that were taken over since then
+	stacked []answered          // of the last stack; memory only
 
 	// giving is held while tasks are given, so that the frames have the order of held. Taken before Crew.mu.
 	giving  sync.Mutex
@@ -42,8 +45,9 @@ type Worker struct {
 	present int64            // of the input memory: pages that are there, from the beginning on
 
 	// Guarded by Crew.mu.
-	held    []held // oldest first
-	lent    []held // taken back from an inline worker that has not answered them
+	held    []held // oldest first, by rising numbers
+	last    uint64 // number of the last task
+	lent    []held // that others have answered, or may answer, and this worker has not: its answers will be too late
 	taking  int    // records that are being copied out of its memory
 	inputs  []span // of the input memory that are in use, by place
 	ready   bool
@@ -76,7 +80,11 @@ func (c *Crew) Attach(
 	if w.pid <= 0 {
 		w.pid = peer.PID
 	}
-	if n := int(min(req.Window, mostWindow)); n > 0 && (n <= w.most || req.Mark != nil) {
+	most := uint32(mostWindow)
+	if req.Batch {
+		most = mostBatch
+	}
+	if n := int(min(req.Window, most)); n > 0 && (n <= w.most || req.Mark != nil) {
 		w.most = n
 	}
 	if w.mark = -1; req.Mark != nil {
@@ -86,7 +94,7 @@ func (c *Crew) Attach(
 				"a worker marks its task at byte %d of its memory of %d", *req.Mark, memory.Size())
 		}
 	}
-	w.pace = pace{window: min(c.cfg.Window, w.most)}
+	w.pace = pace{window: min(c.cfg.Window, w.most), batch: req.Batch}
 	input, err := shm.CreateSparse("larder-worker-input", c.slotBytes()*int64(c.cfg.Window))
 	if err != nil {
 		memory.Release()
@@ -151,25 +159,34 @@ func (w *Worker) room() int {
 	return max(0, w.pace.window-len(w.held)-len(w.lent)-w.taking)
 }
 
+// find is the place in held of a task; -1 = the worker does not have it. Crew.mu is held.
+func (w *Worker) find(id uint64) int {
+	i, ok := slices.BinarySearchFunc(w.held, id, func(h held, id uint64) int { return cmp.Compare(h.id, id) })
+	if !ok {
+		return -1
+	}
+	return i
+}
+
 // letGo takes a task out of the worker's hands; nil = it does not have it, or answers what it was not sent. Crew.mu is
 // held.
 func (w *Worker) letGo(id uint64, answered bool) *task {
-	for i, h := range w.held {
-		if h.id != id {
-			continue
-		}
-		if answered && !h.sent {
-			return nil
-		}
-		w.held = append(w.held[:i], w.held[i+1:]...)
-		w.leave(h.in)
-		w.since = w.c.cfg.Now()
-		if i == 0 {
-			w.arm()
-		}
-		return h.t
+	i := w.find(id)
+	if i < 0 || answered && !w.held[i].sent {
+		return nil
 	}
-	return nil
+	h := w.held[i]
+	if i == 0 {
+		w.held[0], w.held = held{}, w.held[1:]
+	} else {
+		w.held = slices.Delete(w.held, i, i+1)
+	}
+	w.leave(h.in)
+	w.since = w.c.cfg.Now()
+	if i == 0 {
+		w.arm()
+	}
+	return h.t
 }
 
 // arm notes when the worker's oldest task became that, and has the timer ring when it has been it for too long; Crew.mu
@@ -193,13 +210,16 @@ func (w *Worker) watch(from time.Time) {
 }
 
 // deadline is how long a task may be the worker's oldest one; 0 = there is none, or for ever. An inline worker answers
-// when its script waits for a batch. Crew.mu is held.
+// when its script waits for a batch. One whose tasks were all answered by others is at one of them still. Crew.mu is
+// held.
 func (w *Worker) deadline() time.Duration {
 	switch {
-	case len(w.held) == 0:
+	case len(w.held) == 0 && (w.inline || len(w.lent) == 0):
 		return 0
 	case w.inline:
 		return patience
+	case len(w.held) == 0:
+		return w.lent[0].t.job.Made.Timeout
 	}
 	return w.held[0].t.job.Made.Timeout
 }
@@ -231,13 +251,23 @@ func (w *Worker) ring() {
 	}
 }
 
-// at is the place in held of the task that the worker is at: the one that it marked, else the oldest. Crew.mu is held.
-func (w *Worker) at() int {
+// marked is the number of the task that the worker says it is at; false = it says nothing. Crew.mu is held.
+func (w *Worker) marked() (id uint64, ok bool) {
 	if w.mark < 0 || w.memory == nil || w.mark+8 > w.memory.Size() {
+		return 0, false
+	}
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&w.memory.Bytes()[w.mark]))), true //nolint:gosec // aligned, within
+}
+
+// at is the place in held of the task that the worker is at: the one that it marked, or the oldest one if it marks none
+// ever. -1 = the one that it marked is not there: it is at none, at several at once, or at one that was taken from it.
+// Crew.mu is held.
+func (w *Worker) at() int {
+	id, ok := w.marked()
+	if !ok {
 		return 0
 	}
-	id := atomic.LoadUint64((*uint64)(unsafe.Pointer(&w.memory.Bytes()[w.mark]))) //nolint:gosec // aligned, and within
-	return max(0, slices.IndexFunc(w.held, func(h held) bool { return h.id == id }))
+	return w.find(id)
 }
 
 // late gives a worker up that did not answer in time.
@@ -251,7 +281,7 @@ func (w *Worker) late(after time.Duration) {
 func (w *Worker) Close(clean bool) {
 	w.report()
 	why := fmt.Sprintf("worker %d (pid %d) ended while it worked on it", w.id, w.pid)
-	if clean {
+	if clean || w.inline { // a script that was interrupted does not go on in the middle of an answer
 		why = ""
 	}
 	if n := w.end(why, false); n > 0 && !clean {
@@ -268,8 +298,8 @@ func (w *Worker) Close(clean bool) {
 	memory.Release()
 }
 
-// end takes the worker's tasks back, once; why blames the one that it is at, unless it is empty: at once when that is
-// certain, else as judge finds. It returns how many there were.
+// end takes the worker's tasks back, once; why blames the one that it is at, unless it is empty or nobody knows which
+// one that is: at once when that is certain, else as judge finds. It returns how many there were.
 func (w *Worker) end(why string, certain bool) int {
 	c := w.c
 	c.mu.Lock()
@@ -288,15 +318,18 @@ func (w *Worker) end(why string, certain bool) int {
 		}
 	}
 	back, at := w.held, w.at()
+	id, marks := w.marked()
+	several := marks && id == 0
 	w.held, w.lent = nil, nil
 	c.refresh() // others may now do what was better done by this one
 	c.mu.Unlock()
 	w.giving.Lock()   // whose input is still copied may be answered, and the input used again, only after that
 	w.giving.Unlock() //nolint:gocritic,staticcheck // an empty critical section is the wait
 	for i, h := range back {
-		if i != at {
+		if i != at && at >= 0 || w.inline {
 			h.t.tries-- // it was none
 		}
+		h.t.alone = h.t.alone || several
 		switch {
 		case i != at || why == "":
 			c.again(w, h.t, "", false)

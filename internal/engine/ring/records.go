@@ -35,6 +35,25 @@ func (r *Ring) PutRecord(x *coordinator.Fill, v record.View) error {
 	return nil
 }
 
+// PutStack copies a sample of a stack, which its schema fits, into a row of a ring that is not [Ring.Ragged]. The error
+// is that of a sample that does not fit the ring's schema.
+func (r *Ring) PutStack(x *coordinator.Fill, st *record.Stack, sample int) error {
+	if st.Len() != len(r.places) {
+		return fmt.Errorf("a record of %d fields in a batch of %d", st.Len(), len(r.places))
+	}
+	for i, f := range st.All(sample) {
+		if err := r.places[i].field.Fits(&f); err != nil {
+			return err
+		}
+	}
+	slot := r.slot(x.Slot)
+	for i, f := range st.All(sample) {
+		p := &r.places[i]
+		copy(slot[p.at+p.size*int64(x.Row):][:p.size], f.Data)
+	}
+	return nil
+}
+
 // roomFor checks a record against the layout and returns the bytes that the values of its ragged fields take.
 func (r *Ring) roomFor(x *coordinator.Fill, v record.View) (int64, error) {
 	if v.Len() != len(r.places) {

@@ -232,22 +232,22 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 	return core
 }
 
-// Foreign counts a sample that one of so many workers of clients made in that time. They are not of the cores that
+// Foreign counts n samples that one of so many workers of clients made in that time. They are not of the cores that
 // rates are of: so many at once do as much as they do.
-func (m *Meters) Foreign(k RecipeKey, s Step, took time.Duration, workers int) {
+func (m *Meters) Foreign(k RecipeKey, s Step, n int, took time.Duration, workers int) {
 	seconds := max(took.Seconds(), 0) * float64(m.cores) / float64(max(workers, 1))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.costs(k)
 	switch s {
 	case Decode:
-		c.decode.add(1, seconds)
+		c.decode.add(float64(n), seconds)
 	case Augment:
-		c.augment.add(1, seconds)
+		c.augment.add(float64(n), seconds)
 	case InPlace:
-		c.inPlace.add(1, seconds)
+		c.inPlace.add(float64(n), seconds)
 	case Finish:
-		c.finish.add(1, seconds)
+		c.finish.add(float64(n), seconds)
 	}
 }
 

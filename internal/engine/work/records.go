@@ -312,3 +312,13 @@ func PutRecord(r *ring.Ring, x *coordinator.Fill, j *Job, v record.View) error {
 	r.Put(x.Slot, x.Row, 0, int64(sample))
 	return nil
 }
+
+// PutStack is PutRecord for a sample of a stack.
+func PutStack(r *ring.Ring, x *coordinator.Fill, j *Job, st *record.Stack, at int) error {
+	if err := r.PutStack(x, st, at); err != nil {
+		return err
+	}
+	sample, _ := j.Data.Sample(x.Object)
+	r.Put(x.Slot, x.Row, 0, int64(sample))
+	return nil
+}

@@ -55,6 +55,10 @@ const (
 
 	// Picks is of clients with an index stream, see picks.go.
 	Picks Type = 38
+
+	// Of sessions of workers that take several samples at once.
+	Tasks Type = 39
+	Dones Type = 40
 )
 
 // Sizes of the fixed payloads, in bytes.
@@ -95,6 +99,8 @@ var kinds = [...]struct {
 	Free:     {"FREE", FreeSize, FreeSize},
 	Grow:     {"GROW", GrowSize, GrowSize},
 	Picks:    {"PICKS", PicksSize, MaxPicks},
+	Tasks:    {"TASKS", TasksSize + 8, TasksSize + 8*MaxTasks},
+	Dones:    {"DONES", DonesSize, DonesSize},
 }
 
 // known reports whether a type has a meaning.

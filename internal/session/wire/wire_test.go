@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -330,4 +331,56 @@ func FuzzPayload(f *testing.F) {
 			t.Error("an error without a reason")
 		}
 	})
+}
+
+// Tasks that differ in sample and instance only travel together, the others alone, all in order.
+func TestTasksTravelTogether(t *testing.T) {
+	var tasks []TaskFrame
+	add := func(t TaskFrame, n int) {
+		for i := range n {
+			t.Sample, t.Instance = uint64(3*len(tasks)), uint32(i)
+			t.Task = uint64(len(tasks) + 1)
+			tasks = append(tasks, t)
+		}
+	}
+	add(TaskFrame{Seed: 1, Last: 2, Timeout: time.Second}, MaxTasks+3)
+	add(TaskFrame{Seed: 2, Last: 2}, 1)
+	add(TaskFrame{Seed: 2, Last: 2, Alone: true}, 2)
+	add(TaskFrame{Seed: 2, First: 1, Last: 2, Bytes: 8}, 2)
+	add(TaskFrame{Seed: 2, Last: 2, Recipe: 1}, 2)
+	r := NewReader(bytes.NewReader(AppendTasks(nil, tasks)))
+	var got []TaskFrame
+	var frames []Type
+	for {
+		h, p, _, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames = append(frames, h.Type)
+		if h.Type == Task {
+			x, err := ParseTask(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, x)
+			continue
+		}
+		xs, err := ParseTasks(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, xs...)
+	}
+	if want := []Type{Tasks, Tasks, Task, Task, Task, Task, Task, Tasks}; !slices.Equal(frames, want) {
+		t.Errorf("%v, want %v", frames, want)
+	}
+	for i := range tasks {
+		tasks[i].Alone = false
+	}
+	if !slices.Equal(got, tasks) {
+		t.Error("other tasks arrive")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -34,6 +35,7 @@ type WorkRequest struct {
 	Inline bool    `json:"inline"`
 	Window uint32  `json:"window"` // tasks it takes at most at once; 0 = workers.window
 	Mark   *uint64 `json:"mark"`   // where in its memory it says which task it is at; nil = nowhere
+	Batch  bool    `json:"batch"`  // it takes TASKS, and may answer with DONES
 }
 
 // WorkResult answers WORK. The descriptor of the input memory rides on it.
@@ -78,6 +80,7 @@ type TaskFrame struct {
 	Offset   uint64 // of the input record in the input memory
 	Bytes    uint64 // of the input record; 0 = there is none, because First is 0
 	Timeout  time.Duration
+	Alone    bool // it travels in a TASK of its own: a worker ended when it was at this task and others
 }
 
 // Append appends the payload. The timeout has whole milliseconds.
@@ -125,6 +128,104 @@ func ParseDone(p []byte) (DoneFrame, error) {
 	}
 	le := binary.LittleEndian
 	return DoneFrame{Task: le.Uint64(p), Offset: le.Uint64(p[8:]), Bytes: le.Uint64(p[16:])}, nil
+}
+
+// Sizes of the frames of several samples, in bytes, and the most tasks of one TASKS.
+const (
+	TasksSize = 40 // and 8 for each sample
+	DonesSize = 32
+	MaxTasks  = 1024
+)
+
+// follows reports whether a task can stand behind another one in one TASKS: it differs in sample and instance only.
+func (t *TaskFrame) follows(o *TaskFrame) bool {
+	return t.Task == o.Task+1 && !t.Alone && !o.Alone && t.Bytes == 0 && o.Bytes == 0 && t.First == 0 && o.First == 0 &&
+		t.Recipe == o.Recipe && t.Last == o.Last && t.Seed == o.Seed && t.Timeout == o.Timeout &&
+		max(t.Sample, o.Sample) <= math.MaxUint32
+}
+
+// AppendTasks appends the frames of tasks to a worker that takes TASKS: one for each run of those that differ in sample
+// and instance only.
+func AppendTasks(dst []byte, tasks []TaskFrame) []byte {
+	le := binary.LittleEndian
+	for len(tasks) > 0 {
+		t, n := &tasks[0], 1
+		for n < min(len(tasks), MaxTasks) && tasks[n].follows(&tasks[n-1]) {
+			n++
+		}
+		if n == 1 {
+			dst = AppendHeader(dst, Header{Type: Task, Length: TaskSize})
+			dst = t.Append(dst)
+			tasks = tasks[1:]
+			continue
+		}
+		dst = AppendHeader(dst, Header{Type: Tasks, Length: uint32(TasksSize + 8*n)})
+		dst = le.AppendUint64(dst, t.Task)
+		dst = le.AppendUint64(dst, t.Seed)
+		dst = le.AppendUint32(dst, t.Recipe)
+		dst = le.AppendUint32(dst, t.First)
+		dst = le.AppendUint32(dst, t.Last)
+		dst = le.AppendUint32(dst, uint32(n))
+		dst = le.AppendUint64(dst, uint64(max(t.Timeout.Milliseconds(), 0)))
+		for i := range tasks[:n] {
+			dst = le.AppendUint32(dst, uint32(tasks[i].Sample))
+			dst = le.AppendUint32(dst, tasks[i].Instance)
+		}
+		tasks = tasks[n:]
+	}
+	return dst
+}
+
+// ParseTasks reads the payload of TASKS.
+func ParseTasks(p []byte) ([]TaskFrame, error) {
+	le := binary.LittleEndian
+	if len(p) < TasksSize {
+		return nil, Violation("a TASKS payload has at least %d bytes, here are %d", TasksSize, len(p))
+	}
+	n := int(le.Uint32(p[28:]))
+	if n < 1 || n > MaxTasks || len(p) != TasksSize+8*n {
+		return nil, Violation("a TASKS of %d tasks has %d bytes, here are %d", n, TasksSize+8*n, len(p))
+	}
+	out := make([]TaskFrame, n)
+	for i := range out {
+		out[i] = TaskFrame{
+			Task: le.Uint64(p) + uint64(i), Seed: le.Uint64(p[8:]), Recipe: le.Uint32(p[16:]), First: le.Uint32(p[20:]),
+			Last: le.Uint32(p[24:]), Timeout: time.Duration(le.Uint64(p[32:])) * time.Millisecond,
+			Sample: uint64(le.Uint32(p[TasksSize+8*i:])), Instance: le.Uint32(p[TasksSize+8*i+4:]),
+		}
+	}
+	return out, nil
+}
+
+// DonesFrame is the payload of DONES: one stack of records that answers tasks whose numbers follow each other.
+type DonesFrame struct {
+	First  uint64 // task
+	Count  uint32 // of tasks
+	Offset uint64 // of the stack in the worker's memory
+	Bytes  uint64
+}
+
+// Append appends the payload.
+func (d DonesFrame) Append(dst []byte) []byte {
+	le := binary.LittleEndian
+	dst = le.AppendUint64(dst, d.First)
+	dst = le.AppendUint32(dst, d.Count)
+	dst = le.AppendUint32(dst, 0)
+	dst = le.AppendUint64(dst, d.Offset)
+	return le.AppendUint64(dst, d.Bytes)
+}
+
+// ParseDones reads the payload of DONES.
+func ParseDones(p []byte) (DonesFrame, error) {
+	if len(p) != DonesSize {
+		return DonesFrame{}, Violation("a DONES payload has %d bytes, here are %d", DonesSize, len(p))
+	}
+	le := binary.LittleEndian
+	d := DonesFrame{First: le.Uint64(p), Count: le.Uint32(p[8:]), Offset: le.Uint64(p[16:]), Bytes: le.Uint64(p[24:])}
+	if d.Count < 1 || d.Count > MaxTasks || le.Uint32(p[12:]) != 0 || d.First > math.MaxUint64-MaxTasks {
+		return DonesFrame{}, Violation("a DONES of %d tasks from %d on, and %d are the most", d.Count, d.First, MaxTasks)
+	}
+	return d, nil
 }
 
 // Failure is the JSON of FAILED: why a worker could not make a record.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"larder/internal/record"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
 )
@@ -34,6 +35,7 @@ type Worker struct {
 	r     *wire.Reader
 	fd    int
 	input []byte
+	more  []Task // of the last TASKS
 	send  sync.Mutex
 }
 
@@ -156,6 +158,11 @@ func (w *Worker) Next() (wire.Header, []byte, int64, error) { return w.r.Next() 
 
 // Task waits for the next task; FREE frames are taken on the way. The error of an ERROR frame is the daemon's.
 func (w *Worker) Task() (Task, error) {
+	if len(w.more) > 0 {
+		t := w.more[0]
+		w.more = w.more[1:]
+		return t, nil
+	}
 	for {
 		h, p, _, err := w.Next()
 		if err != nil {
@@ -164,6 +171,15 @@ func (w *Worker) Task() (Task, error) {
 		switch h.Type {
 		case wire.Free, wire.Drain:
 			continue
+		case wire.Tasks:
+			frames, err := wire.ParseTasks(p)
+			if err != nil {
+				return Task{}, err
+			}
+			for _, f := range frames[1:] {
+				w.more = append(w.more, Task{TaskFrame: f})
+			}
+			return Task{TaskFrame: frames[0]}, nil
 		case wire.Task:
 		default:
 			return Task{}, answer(h, p)
@@ -183,12 +199,32 @@ func (w *Worker) Done(task uint64, offset int, record []byte) error {
 	return w.Send(wire.Done, 0, wire.DoneFrame{Task: task, Offset: uint64(offset), Bytes: uint64(len(record))}.Append(nil))
 }
 
+// Dones answers tasks from first on with a stack of their records, which have one form.
+func (w *Worker) Dones(first uint64, offset int, records [][]byte) error {
+	views := make([]record.View, len(records))
+	for i, b := range records {
+		v, err := record.Open(b)
+		if err != nil {
+			return err
+		}
+		views[i] = v
+	}
+	b, err := record.AppendStack(nil, views)
+	if err != nil {
+		return err
+	}
+	copy(w.Memory[offset:], b)
+	return w.Send(wire.Dones, 0, wire.DonesFrame{First: first, Count: uint32(len(records)), Offset: uint64(offset),
+		Bytes: uint64(len(b))}.Append(nil))
+}
+
 // Fail says that a task failed.
 func (w *Worker) Fail(task uint64, f wire.Failure) error {
 	return w.Send(wire.Failed, 0, wire.AppendFailed(nil, task, f))
 }
 
-// Serve does tasks, one after the other, until the session ends. make returns a record, or why there is none.
+// Serve does tasks, one after the other, until the session ends. make returns a record, or why there is none. Tasks of
+// one TASKS are answered with stacks of up to 8, whose records must have one form.
 func (w *Worker) Serve(make func(Task) ([]byte, *wire.Failure)) error {
 	for n := 0; ; n++ {
 		t, err := w.Task()
@@ -202,14 +238,38 @@ func (w *Worker) Serve(make func(Task) ([]byte, *wire.Failure)) error {
 		if f != nil {
 			err = w.Fail(t.Task, *f)
 		} else {
-			// halves by turns: the daemon copies a record before it sends the FREE of the one before
-			at := n % 2 * (len(w.Memory) / 2)
-			err = w.Done(t.Task, at, b)
+			// parts by turns: as many answers as the worker may have tasks may not be copied yet
+			parts := 2
+			if w.Result.Window > 2 {
+				parts = int(w.Result.Window) + 1
+			}
+			at := n % parts * (len(w.Memory) / parts &^ 63)
+			err = w.together(t, at, b, make)
 		}
 		if err != nil {
 			return nil // the daemon has hung up
 		}
 	}
+}
+
+// together answers a task, with those that came with it.
+func (w *Worker) together(t Task, at int, b []byte, make func(Task) ([]byte, *wire.Failure)) error {
+	records := [][]byte{b}
+	for len(w.more) > 0 && len(records) < 8 {
+		next, _ := w.Task()
+		b, f := make(next)
+		if f != nil {
+			if err := w.Dones(t.Task, at, records); err != nil {
+				return err
+			}
+			return w.Fail(next.Task, *f)
+		}
+		records = append(records, b)
+	}
+	if len(records) == 1 {
+		return w.Done(t.Task, at, b)
+	}
+	return w.Dones(t.Task, at, records)
 }
 
 // Grow replaces the memory by one of n bytes.
