@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -20,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::larder.errors.KeptBatchesWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-CASES = 40
+CASES = int(os.environ.get("LARDER_CASES", "40"))
 
 
 class Items:
