@@ -65,8 +65,8 @@ func (w *Worker) Run(
 }
 
 // RunFile is Run of all the work of a run on a stored record whose image is a file, with the same bytes, where the
-// image is its only file: of a JPEG image only the part is decoded that the ops look at. item is the bytes of the record
-// that Run would have had. false = it has to be done by Run, which also says what is wrong.
+// image is its only file: of a JPEG image only the part is decoded that the ops look at. item is the bytes of the
+// record that Run would have had. false = it has to be done by Run, which also says what is wrong.
 func (w *Worker) RunFile(
 	s *Stage, stored []byte, key prep.RandKey, alloc func(n int) ([]byte, error),
 ) (blob []byte, item int64, ok bool) {
