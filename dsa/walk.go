@@ -379,22 +379,43 @@ func (w *walk) giveBack(ids []ident.ObjectID) {
 	if w.phase == walkIdle || !w.settle() {
 		return
 	}
+	places := w.entered(ids)
 	for _, x := range ids {
 		if !w.all.Has(uint32(x)) || !w.left.Add(uint32(x)) || w.phase != walkWalking {
 			continue
 		}
-		p, ok := w.place[w.of(x)]
-		if !ok { // its file is another one by now
-			p = w.placeOf(NoBlock)
-			w.members[p] = append(w.members[p], x)
-			w.waiting = append(w.waiting, make([]bool, len(w.blocks)-len(w.waiting))...)
-		}
+		p := places[x]
 		if w.held(p, x) || w.waiting[p] || p == w.ahead {
 			continue
 		}
 		w.waiting[p] = true
 		w.order = append(w.order, int32(p))
 	}
+}
+
+// entered finds the blocks that objects were entered with. Their file may be another one by now, so that Block says
+// something else.
+func (w *walk) entered(ids []ident.ObjectID) map[ident.ObjectID]int {
+	places := make(map[ident.ObjectID]int, len(ids))
+	changed := new(bits.Set)
+	for _, x := range ids {
+		if p, ok := w.place[w.of(x)]; ok && slices.Contains(w.members[p], x) {
+			places[x] = p
+		} else {
+			changed.Add(uint32(x))
+		}
+	}
+	if changed.Len() == 0 {
+		return places
+	}
+	for p, members := range w.members {
+		for _, x := range members {
+			if changed.Has(uint32(x)) {
+				places[x] = p
+			}
+		}
+	}
+	return places
 }
 
 // held gives x back to its block, if that is in the window.

@@ -312,3 +312,57 @@ func correlation(a, b []float64) float64 {
 	}
 	return sab / math.Sqrt(saa*sbb)
 }
+
+// Samples of a file that changed in mid-epoch come once more where they are returned, though Block knows it no more.
+func TestWalkTakesBackWhatLiesInAChangedFile(t *testing.T) {
+	s := New(1)
+	changed := false
+	of := func(x ident.ObjectID) uint32 {
+		if changed && x < 20 {
+			return NoBlock
+		}
+		return uint32(x) / 10
+	}
+	var subset []ident.ObjectID
+	for i := range 40 {
+		subset = append(subset, ident.ObjectID(i))
+	}
+	if err := s.Join(1, JobSpec{Mode: Blocks, Window: 2, Block: of, Subset: subset, Seed: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartEpoch(1, 0); err != nil {
+		t.Fatal(err)
+	}
+	times := make([]int, len(subset))
+	draw := func() bool {
+		x, ok := s.Next(1)
+		if ok {
+			times[x]++
+		}
+		return ok
+	}
+	for range 30 {
+		if !draw() {
+			t.Fatal("the epoch ended early")
+		}
+	}
+	changed = true
+	var back []ident.ObjectID
+	for x := range 20 {
+		if times[x] == 1 && len(back) < 4 {
+			back = append(back, ident.ObjectID(x))
+			times[x] = 0
+		}
+	}
+	s.Return(1, back)
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for draw() {
+	}
+	for x, n := range times {
+		if n != 1 {
+			t.Errorf("sample %d came %d times", x, n)
+		}
+	}
+}

@@ -60,6 +60,7 @@ func (fl *flights) leavePlace(f *flight) *delivery {
 	if d.phase == deliveryCanceled {
 		f.rows = f.rows[1:]
 		d.rows[i].state, d.rows[i].flight = rowDone, nil
+		fl.passOn(f)
 	}
 	if !f.alone {
 		fl.needs.relevel(f.key.Object)

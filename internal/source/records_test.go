@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,6 +164,23 @@ func TestAnOldIndexOfSequencesIsRefused(t *testing.T) {
 		_, err := c.Add(t.Context(), "", "fasta:"+root+"/s.fa")
 		if x.want == "" && err != nil || x.want != "" && (err == nil || !strings.Contains(err.Error(), x.want)) {
 			t.Errorf("%q: %v", x.file, err)
+		}
+	}
+}
+
+// The same while the daemon runs, and has the old file open.
+func TestRecordsOfAReplacedFileAreTheNewOnes(t *testing.T) {
+	root := t.TempDir()
+	path, stamp := filepath.Join(root, "a.jsonl"), time.Unix(1_600_000_000, 0)
+	c, _ := open(t, "")
+	for _, n := range []byte{1, 7} {
+		write(t, root, "next", fmt.Sprintf("{\"a\": %d}\n", n))
+		must(t, os.Chtimes(filepath.Join(root, "next"), stamp, stamp))
+		must(t, os.Rename(filepath.Join(root, "next"), path))
+		d, err := c.Add(t.Context(), "", "jsonl:"+path)
+		must(t, err)
+		if got := fieldOf(t, c, d, ident.SampleID(d.Len()-1), "a"); got[0] != n {
+			t.Errorf("%d was read, the file has %d", got[0], n)
 		}
 	}
 }

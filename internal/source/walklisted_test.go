@@ -292,3 +292,26 @@ func FuzzListedIndex(f *testing.F) {
 		}
 	})
 }
+
+// A list of which only a property changed is another dataset: what was read of the old one is not taken for it.
+func TestAPropertyThatChangesIsReadAgain(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "x.jpg", "xx")
+	write(t, root, "y.jpg", "yyy")
+	write(t, root, "l.csv", "path,label,split\nx.jpg,0,train\ny.jpg,1,val\n")
+	c, _ := open(t, "")
+	train := func() []ident.SampleID {
+		d, err := c.Add(t.Context(), "", "imagefiles:"+root+"/l.csv")
+		must(t, err)
+		ids, err := d.Select("split == 'train'")
+		must(t, err)
+		return ids
+	}
+	if ids := train(); !slices.Equal(ids, []ident.SampleID{0}) {
+		t.Fatal(ids)
+	}
+	write(t, root, "l.csv", "path,label,split\nx.jpg,0,validation\ny.jpg,1,train\n")
+	if ids := train(); !slices.Equal(ids, []ident.SampleID{1}) {
+		t.Errorf("samples %d are of train; the list says 1", ids)
+	}
+}

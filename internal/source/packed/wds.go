@@ -303,7 +303,7 @@ func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skippe
 		}
 		b, err := io.ReadAll(r)
 		if err != nil {
-			return at("cannot be read: %v", err)
+			return fmt.Errorf("member %q at byte %d cannot be read: %w", h.Name, off, err)
 		}
 		if !utf8.Valid(b) {
 			return at("is a label that is not UTF-8")
