@@ -32,9 +32,9 @@ func TestAStoreThatFailsIsTheCauseInCompressedTars(t *testing.T) {
 	var b bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&b, gzip.NoCompression) // so that each byte of the file is one of the tar
 	w := tar.NewWriter(z)
-	for _, m := range []struct{ name, content string }{{"a.jpg", "image"}, {"a.cls", "1"}, {"b.cls", "2"}, {"b.jpg", "other"}} {
-		err := w.WriteHeader(&tar.Header{Name: m.name, Size: int64(len(m.content)), Mode: 0o600})
-		if _, werr := w.Write([]byte(m.content)); err != nil || werr != nil {
+	for _, m := range [][2]string{{"a.jpg", "image"}, {"a.cls", "1"}, {"b.cls", "2"}, {"b.jpg", "other"}} {
+		err := w.WriteHeader(&tar.Header{Name: m[0], Size: int64(len(m[1])), Mode: 0o600})
+		if _, werr := w.Write([]byte(m[1])); err != nil || werr != nil {
 			t.Fatal(err, werr)
 		}
 	}
