@@ -38,10 +38,7 @@ func indexName(root string, try uint64) string {
 
 // encodeIndex writes a version and the identities of its files.
 func encodeIndex(s *snapshot, meta []fileMeta) []byte {
-	switch {
-	case s.listed():
-		return encodeListed(s, meta)
-	case s.labels != nil:
+	if s.labels != nil {
 		return encodePacked(s, meta)
 	}
 	b := make([]byte, indexHeader, indexHeader+len(s.names)+24*len(s.dirOf)+4096)
@@ -213,10 +210,8 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
 	switch v := binary.LittleEndian.Uint32(b[8:]); v {
-	case listedVersion:
-		return decodeListed(r)
-	case packedVersion, recordsVersion:
-		return decodePacked(r, v == recordsVersion)
+	case packedVersion, recordsVersion, listedVersion:
+		return decodePacked(r, v)
 	default:
 		return decodeFolders(r, v)
 	}

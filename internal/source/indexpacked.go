@@ -13,7 +13,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/record"
-	"larder/internal/source/packed"
 )
 
 // Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema, one
@@ -24,75 +23,110 @@ const (
 	listedVersion  = 5
 )
 
-// encodePacked writes a version of packed files. meta is where the samples lie.
+// indexWriter appends to a payload.
+type indexWriter struct{ b []byte }
+
+func (w *indexWriter) str(x string) {
+	w.b = binary.AppendUvarint(w.b, uint64(len(x)))
+	w.b = append(w.b, x...)
+}
+
+func (w *indexWriter) uvarints(numbers ...uint64) {
+	for _, n := range numbers {
+		w.b = binary.AppendUvarint(w.b, n)
+	}
+}
+
+func (w *indexWriter) varints(numbers ...int64) {
+	for _, n := range numbers {
+		w.b = binary.AppendVarint(w.b, n)
+	}
+}
+
+// encodePacked writes a version of packed files, or of lists of images. meta is where the samples lie, and what
+// identifies the files that lists name.
 func encodePacked(s *snapshot, meta []fileMeta) []byte {
-	b := make([]byte, indexHeader, indexHeader+len(s.names)+12*len(s.dirOf)+4096)
-	copy(b, indexMagic)
-	version := uint32(packedVersion)
-	if s.records() {
+	version, each := uint32(packedVersion), 12
+	switch {
+	case s.listed():
+		version, each = listedVersion, 24
+	case s.records():
 		version = recordsVersion
 	}
-	binary.LittleEndian.PutUint32(b[8:], version)
-	str := func(x string) {
-		b = binary.AppendUvarint(b, uint64(len(x)))
-		b = append(b, x...)
-	}
-	str(s.uri)
-	str(s.root)
-	b = binary.LittleEndian.AppendUint64(b, s.fp)
+	w := &indexWriter{make([]byte, indexHeader, indexHeader+len(s.names)+each*len(s.dirOf)+4096)}
+	copy(w.b, indexMagic)
+	binary.LittleEndian.PutUint32(w.b[8:], version)
+	w.str(s.uri)
+	w.str(s.root)
+	w.b = binary.LittleEndian.AppendUint64(w.b, s.fp)
 	if s.records() {
-		b = binary.LittleEndian.AppendUint64(b, s.mark)
-		b = binary.AppendUvarint(b, uint64(len(s.schema.Fields)))
-		for i := range s.schema.Fields {
-			f := &s.schema.Fields[i]
-			str(f.Name)
-			b = append(b, byte(f.Kind), byte(f.DType), byte(len(f.Shape)))
-			for _, d := range f.Shape {
-				b = binary.AppendVarint(b, d)
-			}
-		}
+		s.writeSchema(w)
 	}
-	b = binary.AppendUvarint(b, uint64(len(s.classes)))
+	w.uvarints(uint64(len(s.classes)))
 	for _, c := range s.classes {
-		str(c)
+		w.str(c)
 	}
-	b = binary.AppendUvarint(b, uint64(len(s.dirs)))
-	for i := range s.dirs {
-		d := &s.dirs[i]
-		str(d.rel)
-		b = append(b, flag(d.live))
-		for _, n := range []uint64{d.dev, d.ino, uint64(d.size), uint64(d.found.Without), uint64(len(d.found.Skipped))} {
-			b = binary.AppendUvarint(b, n)
-		}
-		b = binary.AppendVarint(b, d.mtime)
-		for _, kind := range slices.Sorted(maps.Keys(d.found.Skipped)) {
-			str(kind)
-			b = binary.AppendUvarint(b, uint64(d.found.Skipped[kind]))
-		}
+	if s.listed() {
+		s.writeLists(w)
+	} else {
+		s.writeFiles(w)
 	}
-	b = binary.AppendUvarint(b, uint64(len(s.dirOf)))
+	w.uvarints(uint64(len(s.dirOf)))
 	var last fileMeta
 	var lastDir, lastLabel int64
 	for i := range s.dirOf {
-		b = binary.AppendVarint(b, int64(s.dirOf[i])-lastDir)
-		lastDir = int64(s.dirOf[i])
-		b = binary.AppendVarint(b, int64(s.labels[i])-lastLabel)
-		lastLabel = int64(s.labels[i])
-		str(s.name(sampleID(i)))
+		dir, label := int64(s.dirOf[i]), int64(s.labels[i])
+		w.varints(dir-lastDir, label-lastLabel)
+		lastDir, lastLabel = dir, label
+		w.str(s.name(sampleID(i)))
 		live := s.Live(sampleID(i))
-		b = append(b, flag(live))
-		if live {
-			b = binary.AppendVarint(b, meta[i].off-last.off-last.size)
-			b = binary.AppendUvarint(b, uint64(meta[i].size))
-			last = meta[i]
+		w.b = append(w.b, flag(live))
+		if !live {
+			continue
+		}
+		m := meta[i]
+		if s.listed() {
+			w.varints(int64(m.dev-last.dev), int64(m.ino-last.ino)) // differences wrap around, and back
+			w.uvarints(uint64(m.size))
+			w.varints(m.mtime - last.mtime)
+		} else {
+			w.varints(m.off - last.off - last.size)
+			w.uvarints(uint64(m.size))
+		}
+		last = m
+	}
+	binary.LittleEndian.PutUint64(w.b[16:], uint64(len(w.b)-indexHeader))
+	return binary.LittleEndian.AppendUint64(w.b, xxhash.Sum64(w.b))
+}
+
+func (s *snapshot) writeSchema(w *indexWriter) {
+	w.b = binary.LittleEndian.AppendUint64(w.b, s.mark)
+	w.uvarints(uint64(len(s.schema.Fields)))
+	for i := range s.schema.Fields {
+		f := &s.schema.Fields[i]
+		w.str(f.Name)
+		w.b = append(w.b, byte(f.Kind), byte(f.DType), byte(len(f.Shape)))
+		w.varints(f.Shape...)
+	}
+}
+
+func (s *snapshot) writeFiles(w *indexWriter) {
+	w.uvarints(uint64(len(s.dirs)))
+	for i := range s.dirs {
+		d := &s.dirs[i]
+		w.str(d.rel)
+		w.b = append(w.b, flag(d.live))
+		w.uvarints(d.dev, d.ino, uint64(d.size), uint64(d.found.Without), uint64(len(d.found.Skipped)))
+		w.varints(d.mtime)
+		for _, kind := range slices.Sorted(maps.Keys(d.found.Skipped)) {
+			w.str(kind)
+			w.uvarints(uint64(d.found.Skipped[kind]))
 		}
 	}
-	binary.LittleEndian.PutUint64(b[16:], uint64(len(b)-indexHeader))
-	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b))
 }
 
 // decodePacked reads the payload that encodePacked wrote, and accepts nothing else, as decodeIndex does.
-func decodePacked(r *indexReader, records bool) (*snapshot, []fileMeta, error) {
+func decodePacked(r *indexReader, version uint32) (*snapshot, []fileMeta, error) {
 	s := &snapshot{uri: r.str(), root: r.str()}
 	if !cleanPlacedRoot(s.root) {
 		r.fail("the root %q is neither a clean absolute path nor a store", s.root)
@@ -104,7 +138,7 @@ func decodePacked(r *indexReader, records bool) (*snapshot, []fileMeta, error) {
 	} else {
 		r.fail("the fingerprint is cut off")
 	}
-	if records {
+	if version == recordsVersion {
 		s.readSchema(r)
 	}
 	s.classes = make([]string, r.count("classes", 1))
@@ -112,15 +146,21 @@ func decodePacked(r *indexReader, records bool) (*snapshot, []fileMeta, error) {
 		s.classes[i] = r.str()
 	}
 	s.report.Kinds = map[string]int{}
-	s.readFiles(r)
-	meta := s.readPacked(r)
+	place := s.placeInFile
+	if version == listedVersion {
+		s.readLists(r)
+		place = s.placeOfFile
+	} else {
+		s.readFiles(r)
+	}
+	meta := s.readLabelled(r, place)
 	switch {
 	case r.err != nil:
 		return nil, nil, r.err
 	case len(r.b) != 0:
 		return nil, nil, fmt.Errorf("%d bytes follow the last sample", len(r.b))
 	}
-	s.report.Folders = len(s.dirs)
+	s.report.Folders = len(s.dirs) + len(s.lists)
 	s.seal(meta)
 	if s.live == 0 {
 		return nil, nil, errors.New("it holds no sample")
@@ -201,24 +241,28 @@ func (s *snapshot) readFiles(r *indexReader) {
 	}
 }
 
-func (s *snapshot) readPacked(r *indexReader) []fileMeta {
+// readLabelled reads the samples; place reads what follows the flag of a live one in a row of dirs.
+func (s *snapshot) readLabelled(
+	r *indexReader, place func(r *indexReader, i int, dir uint32, last fileMeta) fileMeta,
+) []fileMeta {
 	n := r.count("samples", 4)
 	meta := make([]fileMeta, n)
 	s.dirOf, s.nameEnd, s.labels = make([]uint32, n), make([]uint32, n), make([]int32, n)
 	s.dead = make([]uint64, (n+63)/64)
 	var names strings.Builder
 	var dir, label int64
-	var last packed.Sample
+	var last fileMeta
 	for i := range n {
 		dir += r.varint()
 		label += r.varint()
 		if dir < 0 || dir >= int64(len(s.dirs)) || label < -1 || label > math.MaxInt32 {
-			r.fail("sample %d is in file %d, with label %d", i, dir, label)
+			r.fail("sample %d is in row %d, with label %d", i, dir, label)
 			return nil
 		}
 		s.dirOf[i], s.labels[i] = uint32(dir), int32(label)
 		name := r.text()
-		if len(name) == 0 || slices.Contains(name, 0) || names.Len()+len(name) > maxNames {
+		if len(name) == 0 || slices.Contains(name, 0) || names.Len()+len(name) > maxNames ||
+			s.listed() && (string(name) == "." || string(name) == ".." || slices.Contains(name, '/')) {
 			r.fail("sample %d is named %q", i, name)
 			return nil
 		}
@@ -228,16 +272,23 @@ func (s *snapshot) readPacked(r *indexReader) []fileMeta {
 			s.dead[i>>6] |= 1 << (i & 63)
 			continue
 		}
-		d := &s.dirs[dir]
-		last.Off += last.Size + r.varint()
-		last.Size = r.nonNegative("a size")
-		inside := s.records() || s.inBlocks(uint32(dir)) || last.Off <= d.size-last.Size
-		if !d.live || last.Off < 0 || last.Size < 1 || !inside {
-			r.fail("sample %d lies at byte %d of a file of %d", i, last.Off, d.size)
+		last = place(r, i, uint32(dir), last)
+		meta[i] = last
+		if r.err != nil {
 			return nil
 		}
-		meta[i] = fileMeta{dev: d.dev ^ s.mark, ino: d.ino, mtime: d.mtime, off: last.Off, size: last.Size}
 	}
 	s.names = names.String()
 	return meta
+}
+
+// placeInFile reads where a sample lies in its packed file.
+func (s *snapshot) placeInFile(r *indexReader, i int, dir uint32, last fileMeta) fileMeta {
+	d := &s.dirs[dir]
+	off, size := last.off+last.size+r.varint(), r.nonNegative("a size")
+	inside := s.records() || s.inBlocks(dir) || off <= d.size-size
+	if !d.live || off < 0 || size < 1 || !inside {
+		r.fail("sample %d lies at byte %d of a file of %d", i, off, d.size)
+	}
+	return fileMeta{dev: d.dev ^ s.mark, ino: d.ino, mtime: d.mtime, off: off, size: size}
 }
