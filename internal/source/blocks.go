@@ -17,10 +17,16 @@ const NoBlock = ^uint32(0)
 // blockGap is the most bytes between two samples of a block: what lies there is read with them.
 const blockGap = 1 << 20
 
-// fileKey names a version of a packed file of a root.
+// fileKey names a version of a packed file of a root. One that takes the place of another may have its size and time:
+// device and inode tell them apart.
 type fileKey struct {
-	root, dir uint32
-	mtime     int64
+	root, dir   uint32
+	size, mtime int64
+	dev, ino    uint64
+}
+
+func keyOfFile(root, dir uint32, d *dirRow, mtime int64) fileKey {
+	return fileKey{root: root, dir: dir, size: d.size, mtime: mtime, dev: d.dev, ino: d.ino}
 }
 
 // blockRow is a block: the bytes from..to of a file, which hold whole samples, one behind the other.
@@ -219,5 +225,6 @@ func (c *Catalog) fileOf(x ident.ObjectID) (fileKey, object, bool) {
 	if snap == nil || snap.labels == nil || !snap.has(row.sample) {
 		return fileKey{}, row, false
 	}
-	return fileKey{row.root, snap.dirOf[row.sample], row.mtime}, row, true
+	dir := snap.dirOf[row.sample]
+	return keyOfFile(row.root, dir, &snap.dirs[dir], row.mtime), row, true
 }

@@ -116,9 +116,9 @@ func recordMark(a packed.Address, s *record.Schema, beside []scanned) uint64 {
 
 // openKey names an open file: the same path with another content is another file.
 type openKey struct {
-	root, file  uint32
-	size, mtime int64
-	mark        uint64
+	fileKey
+
+	mark uint64
 }
 
 // openFile is a file of records. refs and its place in the list are guarded by openFiles.mu; what follows ready is
@@ -287,7 +287,7 @@ func (c *Catalog) recordOf(
 	}
 	dir := snap.dirOf[s]
 	d := &snap.dirs[dir]
-	k := openKey{rs.index, dir, d.size, row.mtime, snap.mark}
+	k := openKey{keyOfFile(rs.index, dir, d, row.mtime), snap.mark}
 	f, err := c.files.use(ctx, k, func(f *openFile) error {
 		return c.openRecords(ctx, rs, snap, d, f)
 	})
@@ -351,7 +351,7 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		return err
 	}
 	if packed.InRanges(rs.format.Scheme(), d.rel) {
-		file.ReaderAt = &blockReader{file.ReaderAt, reads, c, fileKey{rs.index, f.key.file, f.key.mtime}}
+		file.ReaderAt = &blockReader{file.ReaderAt, reads, c, f.key.fileKey}
 	}
 	if snap.records() {
 		file.Schema = &snap.schema

@@ -316,8 +316,13 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 	switch {
 	case s.labels == nil:
 		str("larder imagefolder 1")
-	case s.listed():
-		str("larder listed 1")
+	case s.listed(): // a list says more than its images and labels: properties
+		str("larder listed 2")
+		for i := range s.lists {
+			str(s.lists[i].rel)
+			buf = binary.AppendVarint(buf, s.lists[i].size)
+			buf = binary.AppendVarint(buf, s.lists[i].mtime)
+		}
 	case !s.records():
 		str("larder packed 1")
 	default:
