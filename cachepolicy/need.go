@@ -10,6 +10,10 @@ import (
 // (measured slightly better than requiring more: 1.247 against 1.252 of the bound), but only if some job needs the
 // newcomer: entries without need stay until their place is needed.
 //
+// A need below 0 is of a neutral entry, which must leave no trace: it takes free room and displaces nothing, gives way
+// to every newcomer that is not neutral, and draws its ties from a generator of its own. So what the other entries do
+// is what they would do without it.
+//
 // A tie number lives as long as the need does, so entries that have stayed have higher ties than the average newcomer.
 // With needs that never change, the policy tends towards never evicting, which is optimal for shuffled epochs.
 //
@@ -21,8 +25,9 @@ type needEvictor struct {
 	least int  // newcomers of a lower need displace nothing
 	equal bool // a newcomer displaces only what is needed as little as itself
 	r     *xrand.Rand
-	heap  []needItem // from the place root on: the first one leaves first, and none before the one above it
-	slots []needSlot // by handle
+	apart *xrand.Rand // for ties of neutral entries: they must not move those of the others
+	heap  []needItem  // from the place root on: the first one leaves first, and none before the one above it
+	slots []needSlot  // by handle
 }
 
 // The heap has four children a node, in one cache line: the children of place i are 4(i-2) to 4(i-2)+3, its parent is
@@ -60,13 +65,17 @@ func newNeed(r *xrand.Rand) *needEvictor { return newByNeed("need", 1, true, r) 
 func newRefcount(r *xrand.Rand) *needEvictor { return newByNeed("refcount", 0, false, r) }
 
 func newByNeed(name string, least int, equal bool, r *xrand.Rand) *needEvictor {
-	return &needEvictor{name: name, least: least, equal: equal, r: r, heap: make([]needItem, root)}
+	return &needEvictor{name: name, least: least, equal: equal, r: r, apart: newApart(), heap: make([]needItem, root)}
 }
+
+// newApart has one seed for all: which of the neutral entries leaves first concerns no other entry, and a seed drawn
+// from the policy's generator would move what that draws next.
+func newApart() *xrand.Rand { return xrand.New(0x6e65757472616c) }
 
 func (e *needEvictor) Name() string { return e.name }
 func (e *needEvictor) Len() int     { return len(e.heap) - root }
 
-func (e *needEvictor) Insert(h uint32, need int) { e.put(h, int32(need), e.r.Uint64()) }
+func (e *needEvictor) Insert(h uint32, need int) { e.put(h, int32(need), e.tie(need)) }
 
 func (e *needEvictor) Restore(h uint32, need int) {
 	if int(h) >= len(e.slots) {
@@ -89,9 +98,17 @@ func (e *needEvictor) put(h uint32, need int32, tie uint64) {
 
 func (e *needEvictor) Update(h uint32, need int) {
 	if s := e.slot(h); s.need != int32(need) {
-		s.need, s.tie = int32(need), e.r.Uint64()
+		s.need, s.tie = int32(need), e.tie(need)
 		e.fit(int(s.at), needItem{tie: s.tie, need: s.need, h: h})
 	}
+}
+
+// tie draws the tie of an entry that comes, or whose need has changed.
+func (e *needEvictor) tie(need int) uint64 {
+	if need < 0 {
+		return e.apart.Uint64()
+	}
+	return e.r.Uint64()
 }
 
 func (e *needEvictor) Hit(h uint32) { e.slot(h) }
@@ -168,7 +185,11 @@ func (e *needEvictor) slot(h uint32) *needSlot {
 
 func (e *needEvictor) Victim(need int) (uint32, bool) {
 	h, ok := e.Coldest()
-	return h, ok && need >= e.least && (!e.equal || int(e.heap[root].need) <= need)
+	if !ok || need < 0 {
+		return h, false
+	}
+	least := int(e.heap[root].need)
+	return h, least < 0 || need >= e.least && (!e.equal || least <= need)
 }
 
 func (e *needEvictor) Coldest() (uint32, bool) {

@@ -114,8 +114,10 @@ func (ne *needs) level(x ident.ObjectID, not ident.Key) level {
 	}
 }
 
-// neutralNeed ranks what only a job without an exchangeable order brought into memory: it takes
-// free room, leaves first, and displaces nothing, so that it is no label a shuffled job's choices could follow.
+// neutralNeed ranks what only a job without an exchangeable order brought into memory: it takes free room, leaves
+// first, in favour of any other newcomer, and displaces nothing. So it lies in room that would be free without it, is
+// no label that a shuffled job's choices could follow, and may stay when a shuffled job comes upon it: that job's own
+// load would have found the room.
 const neutralNeed = -1
 
 // allJobs is the set of all jobs, for need.
@@ -137,27 +139,13 @@ func (ne *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
 	return ne.need(x, of)
 }
 
-// dropNeutral gives up a neutral entry that a shuffled job came upon when an admission in its own right would have
-// failed: the tier is full and no other job needs it. It reports whether it did.
-func (ne *needs) dropNeutral(h residency.Handle, k ident.Key) bool {
-	if ne.index.Need(h) != neutralNeed || ne.sampler.Neutral(k.Object) || ne.sampler.Need(k.Object) > 0 ||
-		ne.index.Used(k.Form)+ne.index.Bytes(h) <= ne.index.Budget(k.Form) {
-		return false
-	}
-	ne.index.Pin(h)
-	ne.drop(pin{h, true})
-	return true
-}
-
 // renew ranks the entries of x again after one more job got it.
 func (ne *needs) renew(x ident.ObjectID) {
 	for i := range ne.roster.prefixes {
 		p := &ne.roster.prefixes[i]
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
 		if h, ok := ne.index.Lookup(k); ok {
-			if !ne.dropNeutral(h, k) {
-				ne.index.SetNeed(h, ne.need(x, p.jobs))
-			}
+			ne.index.SetNeed(h, ne.need(x, p.jobs))
 		}
 	}
 	ne.renewEncoded(x)
@@ -173,7 +161,7 @@ func (ne *needs) renew(x ident.ObjectID) {
 
 func (ne *needs) renewEncoded(x ident.ObjectID) {
 	k := ident.Key{Object: x, Form: ident.Encoded}
-	if h, ok := ne.index.Lookup(k); ok && !ne.dropNeutral(h, k) {
+	if h, ok := ne.index.Lookup(k); ok {
 		ne.index.SetNeed(h, ne.need(x, ne.undecoded(x)))
 	}
 }
