@@ -26,8 +26,8 @@ type needEvictor struct {
 	equal bool // a newcomer displaces only what is needed as little as itself
 	r     *xrand.Rand
 	apart *xrand.Rand // for ties of neutral entries: they must not move those of the others
-	heap  []needItem // from the place root on: the first one leaves first, and none before the one above it
-	slots []needSlot // by handle
+	heap  []needItem  // from the place root on: the first one leaves first, and none before the one above it
+	slots []needSlot  // by handle
 }
 
 // The heap has four children a node, in one cache line: the children of place i are 4(i-2) to 4(i-2)+3, its parent is
@@ -68,8 +68,8 @@ func newByNeed(name string, least int, equal bool, r *xrand.Rand) *needEvictor {
 	return &needEvictor{name: name, least: least, equal: equal, r: r, apart: newApart(), heap: make([]needItem, root)}
 }
 
-// newApart has one seed for all: which of the neutral entries leaves first concerns no other entry, and a seed drawn from
-// the policy's generator would move what that draws next.
+// newApart has one seed for all: which of the neutral entries leaves first concerns no other entry, and a seed drawn
+// from the policy's generator would move what that draws next.
 func newApart() *xrand.Rand { return xrand.New(0x6e65757472616c) }
 
 func (e *needEvictor) Name() string { return e.name }

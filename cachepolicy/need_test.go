@@ -12,11 +12,18 @@ import (
 
 // What leaves is the first in the order of need, tie and handle, with a tie drawn for each arrival and each change of
 // need, and none for an update that changes nothing: compared with a list that is sorted by it, beside the same
-// generator.
+// generators, one for entries of a need below 0 and one for the others. A newcomer displaces what is needed no more
+// than itself, and without need only what is below 0; below 0 itself, nothing.
 func TestNeedLeavesInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
-		e, r := newNeed(xrand.New(seed)), xrand.New(seed)
+		e, r, apart := newNeed(xrand.New(seed)), xrand.New(seed), newApart()
+		tie := func(need int) uint64 {
+			if need < 0 {
+				return apart.Uint64()
+			}
+			return r.Uint64()
+		}
 		var model, gone []needItem
 		in := func(h uint32) int { return slices.IndexFunc(model, func(it needItem) bool { return it.h == h }) }
 		handle := rapid.Uint32Range(0, 60)
@@ -28,7 +35,7 @@ func TestNeedLeavesInOrder(t *testing.T) {
 					t.Skip("it is in")
 				}
 				e.Insert(h, n)
-				model = append(model, needItem{tie: r.Uint64(), need: int32(n), h: h})
+				model = append(model, needItem{tie: tie(n), need: int32(n), h: h})
 				gone = gone[:0]
 			},
 			"update": func(t *rapid.T) {
@@ -38,7 +45,7 @@ func TestNeedLeavesInOrder(t *testing.T) {
 				it, n := &model[rapid.IntRange(0, len(model)-1).Draw(t, "which")], need.Draw(t, "need")
 				e.Update(it.h, n)
 				if it.need != int32(n) {
-					it.need, it.tie = int32(n), r.Uint64()
+					it.need, it.tie = int32(n), tie(n)
 				}
 				gone = gone[:0]
 			},
@@ -78,7 +85,8 @@ func TestNeedLeavesInOrder(t *testing.T) {
 					t.Fatalf("entry %d is to leave, want %d", h, first.h)
 				}
 				for n := -1; n < 10; n++ {
-					if v, ok := e.Victim(n); ok != (n >= 1 && int(first.need) <= n) || ok && v != h {
+					want := n >= 0 && int(first.need) < 0 || n >= 1 && int(first.need) <= n
+					if v, ok := e.Victim(n); ok != want || ok && v != h {
 						t.Fatalf("for a newcomer of need %d entry %d leaves (%v), the first is %d of need %d", n, v, ok, h, first.need)
 					}
 				}

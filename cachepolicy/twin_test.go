@@ -64,7 +64,8 @@ func (n *twinNeed) allowed(c listed, coldest bool) (ok []*listed) {
 			ok = append(ok, i)
 		}
 	}
-	if len(ok) > 0 && !coldest && (n.refcount && c.need < 0 || !n.refcount && (c.need < 1 || ok[0].need > c.need)) {
+	neutral := len(ok) > 0 && ok[0].need < 0 // it leaves for any newcomer that is not
+	if len(ok) > 0 && !coldest && (c.need < 0 || !n.refcount && !neutral && (c.need < 1 || ok[0].need > c.need)) {
 		return nil
 	}
 	return ok

@@ -114,10 +114,10 @@ func (ne *needs) level(x ident.ObjectID, not ident.Key) level {
 	}
 }
 
-// neutralNeed ranks what only a job without an exchangeable order brought into memory: it takes free room, leaves first,
-// in favour of any other newcomer, and displaces nothing. So it lies in room that would be free without it, is no label
-// that a shuffled job's choices could follow, and may stay when a shuffled job comes upon it: that job's own load would
-// have found the room.
+// neutralNeed ranks what only a job without an exchangeable order brought into memory: it takes free room, leaves
+// first, in favour of any other newcomer, and displaces nothing. So it lies in room that would be free without it, is
+// no label that a shuffled job's choices could follow, and may stay when a shuffled job comes upon it: that job's own
+// load would have found the room.
 const neutralNeed = -1
 
 // allJobs is the set of all jobs, for need.
