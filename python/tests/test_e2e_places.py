@@ -169,3 +169,23 @@ def test_batch_samplers_far_into_an_epoch(loader_of, workers):
         loader.load_state_dict(state)
         assert flat(loader) == rest
         loader.close()
+
+
+# ---- lengths
+
+
+def test_the_length_is_that_of_a_changed_sampler(loader_of):
+    """len() says at once what the next epoch has, as torch's."""
+    for kw in ({}, {"drop_last": True}, {"batch_size": None}):
+        chosen, same = (data.SubsetRandomSampler(list(range(30))) for _ in range(2))
+        ours = loader_of(sampler=chosen, **kw)
+        torchs = data.DataLoader(range(N), sampler=same, **{"batch_size": 7, **kw})
+        for n in (30, 41, 41, 3, 30):
+            chosen.indices = same.indices = list(range(n))
+            assert len(ours) == len(torchs)
+            assert len(list(ours)) == len(torchs) == len(ours)
+    batches, same = (data.BatchSampler(data.SequentialSampler(range(N)), 4, False) for _ in range(2))
+    ours, torchs = loader_of(batch_size=1, batch_sampler=batches), data.DataLoader(range(N), batch_sampler=same)
+    assert len(ours) == len(torchs) == 15
+    batches.batch_size = same.batch_size = 7
+    assert len(ours) == len(torchs) == 9 == len(list(ours))
