@@ -4,6 +4,9 @@ A place is a number of batches of an epoch, and what gives that epoch again: wha
 That is its own ``state_dict()`` where it has one, and the states of the random generators that it, and the samplers in
 it, hold as attributes. Of a sampler that has neither it is the random state of the process, which decides a pass that
 draws all it needs when it begins, as torch's samplers do.
+
+What else a sampler's order comes from (a number that it raises itself, a generator in an object that it holds) is in no
+state. So a place has a checksum of the picks that were handed out, which the pass that is begun again must give.
 """
 
 from __future__ import annotations
@@ -55,11 +58,25 @@ class Place:
     step: int  # batches of the epoch that were handed out before
     before: Before
     state: dict[str, Any]  # that was loaded
+    picks: int | None = None  # checksum of the picks of those batches; None: of a state that has none
+
+    def require(self, picks: int) -> None:
+        """Raises InvalidError if a pass gave other picks up to the place than were handed out."""
+        if self.picks is not None and picks != self.picks:
+            raise InvalidError(
+                "the sampler gave other samples than before the state was saved: its order comes from something that "
+                f"is not in the state (epoch {self.epoch}, {self.step} batches)", subject="state_dict",
+                hint="make the sampler what it was when that epoch began (set_epoch, its generator's seed) and iterate "
+                "again, or give it state_dict() and load_state_dict()",
+            )  # fmt: skip
 
 
-def state(epoch: int, step: int, size: int, before: Before) -> dict[str, Any]:
-    """A saved place: so many batches of an epoch were handed out. ``size``: samples of one; 0 = the sampler's."""
-    return {_KEY: 1, "epoch": epoch, "step": step, "size": size, **before.saved()}
+def state(epoch: int, step: int, size: int, before: Before, picks: int = 0) -> dict[str, Any]:
+    """A saved place: so many batches of an epoch were handed out.
+
+    ``size``: samples of a batch; 0 = the sampler's. ``picks``: checksum of what was handed out.
+    """
+    return {_KEY: 1, "epoch": epoch, "step": step, "size": size, "picks": picks, **before.saved()}
 
 
 def is_place(saved: Any) -> bool:
@@ -75,7 +92,8 @@ def place(saved: Any, size: int | None = None) -> Place:
     """
     given = saved if isinstance(saved, Mapping) else {}
     found = [int(x) for k in ("epoch", "step") if type(x := given.get(k)) is int and 0 <= x < 2**32 - 1]
-    if given.get(_KEY) != 1 or len(found) != 2:
+    picks = given.get("picks")
+    if given.get(_KEY) != 1 or len(found) != 2 or not (picks is None or type(picks) is int):
         why = "the state is not one of a loader with a sampler of its own"
         raise InvalidError(why, subject="state_dict", hint=_HINT)
     if size is not None and given.get("size") != size:
@@ -84,7 +102,7 @@ def place(saved: Any, size: int | None = None) -> Place:
             f"{size or 'a batch_sampler'}: it counts batches", subject="state_dict",
             hint="use the batch size of then",
         )  # fmt: skip
-    return Place(found[0], found[1], _read(given), dict(given))
+    return Place(found[0], found[1], _read(given), dict(given), picks)
 
 
 def _read(given: Mapping[str, Any]) -> Before:

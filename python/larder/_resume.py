@@ -145,7 +145,9 @@ class Resumable:
         if shared.place is not None:
             return dict(shared.place.state)
         if run is not None and run.stream is not None and not run.done:
-            return _places.state(run.epoch, run.before + run.next_step(), sampling.counted, run.stream.before)
+            step, stream = run.next_step(), run.stream
+            picks = stream.picks(step)
+            return _places.state(run.epoch, run.before + step, sampling.counted, stream.before, picks)
         return _places.state(shared.coming(), 0, sampling.counted, _places.taken(sampling.indices))
 
     def _load_place(self, place: Place) -> None:

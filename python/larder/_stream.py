@@ -10,6 +10,7 @@ import collections
 import itertools
 import operator
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,9 +72,10 @@ class Sampling:
 class Epoch:
     """One pass of a sampler, as far as the daemon may know of it.
 
-    ``known`` are the batches that were taken from the sampler and not handed out, each with its step, so that an
-    interrupt cannot part the two: a daemon that was restarted is sent them again. A pass that was begun before a state
-    was saved is begun as it was then, and goes on behind what was handed out (``place``).
+    ``known`` are the batches that were taken from the sampler and not handed out, and the last one that was. Each has
+    its step and the checksum of all picks up to it, so that an interrupt cannot part them: a daemon that was restarted
+    is sent them again. A pass that was begun before a state was saved is begun as it was then, and goes on behind what
+    was handed out (``place``).
     """
 
     def __init__(self, of: Sampling, number: int, slots: int, place: Place | None = None) -> None:
@@ -82,11 +84,11 @@ class Epoch:
         self.most = 2 * slots  # batches that the daemon may have before they are handed out
         if place is None:
             self.before = _places.taken(of.indices)
-            self.batches = of.batches()
+            self.batches, self.first = of.batches(), 0
         else:
             self.before = place.before
-            self.batches = _continued(of, place)
-        self.known: collections.deque[tuple[int, bytes]] = collections.deque()  # packed
+            self.batches, self.first = _continued(of, place)  # first: checksum of what the place has behind it
+        self.known: collections.deque[tuple[int, bytes, int]] = collections.deque()  # step, packed, checksum
         self.drawn = 0  # batches that were taken from the sampler
         self.sent = 0  # the first step that session was not sent
         self.session: Session | None = None
@@ -97,6 +99,10 @@ class Epoch:
     def due(self, step: int) -> bool:
         """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
         return not self.ended and self.drawn - step <= self.most - self.most // 4
+
+    def picks(self, step: int) -> int:
+        """Checksum of all picks before a step, which is not below that of the last ``tell``."""
+        return next((x for at, _, x in self.known if at == step - 1), self.first)
 
     def tell(self, s: Session, step: int, deadline: float) -> None:
         """Tells the daemon of more batches, or of all that it may have lost.
@@ -109,13 +115,13 @@ class Epoch:
             self.session, self.sent, self.ended = s, step, False
         elif not self.due(step):
             return
-        while self.known and self.known[0][0] < step:
+        while self.known and self.known[0][0] < step - 1:
             self.known.popleft()
         self._draw(step)
         while self.sent < self.drawn or (self.over and not self.ended):
             first, size = self.sent, 0
             batches: list[bytes] = []
-            for at, packed in self.known:
+            for at, packed, _ in self.known:
                 if at < first:
                     continue
                 if batches and size + len(packed) > _FRAME:
@@ -140,43 +146,52 @@ class Epoch:
                 if batch is None:
                     self.over = True
                 else:
-                    self.known.append((self.drawn, self._pack(batch)))
+                    packed = _pack(self.of, batch, self.drawn)
+                    before = self.known[-1][2] if self.known else self.first
+                    self.known.append((self.drawn, packed, zlib.crc32(packed, before)))
                     self.drawn += 1
             except BaseException as e:
                 self.failed = e  # what it has left is not known any more
                 raise
 
-    def _pack(self, batch: Iterable[Any]) -> bytes:
-        ids = _numbers(batch)
-        step = self.drawn
-        if not 0 < len(ids) <= self.of.size:
-            raise InvalidError(
-                f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {self.of.size}",
-                subject="batch_sampler",
-                hint="the largest batch comes first, or give the batch_sampler an attribute batch_size of that size",
-            )
-        low, high = int(ids.min()), int(ids.max())
-        most = _IDS if self.of.samples is None else self.of.samples
-        if low < 0 or high >= most:
-            raise InvalidError(
-                f"the sampler gave index {low if low < 0 else high} in batch {step}"
-                + ("" if self.of.samples is None else f"; the dataset has {most} samples"),
-                subject="sampler",
-                hint=f"indices go from 0 to {most - 1}",
-            )
-        if self.of.rows is not None:
-            ids = self.of.rows[ids]
-        return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes()
+
+def _pack(of: Sampling, batch: Iterable[Any], step: int) -> bytes:
+    """A batch as PICKS has it."""
+    ids = _numbers(batch)
+    if not 0 < len(ids) <= of.size:
+        raise InvalidError(
+            f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {of.size}",
+            subject="batch_sampler",
+            hint="the largest batch comes first, or give the batch_sampler an attribute batch_size of that size",
+        )
+    low, high = int(ids.min()), int(ids.max())
+    most = _IDS if of.samples is None else of.samples
+    if low < 0 or high >= most:
+        raise InvalidError(
+            f"the sampler gave index {low if low < 0 else high} in batch {step}"
+            + ("" if of.samples is None else f"; the dataset has {most} samples"),
+            subject="sampler",
+            hint=f"indices go from 0 to {most - 1}",
+        )
+    if of.rows is not None:
+        ids = of.rows[ids]
+    return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes()
 
 
-def _continued(of: Sampling, place: Place) -> Iterator[list[Any]]:
-    """A pass that begins as it did before a state was saved, behind the batches that were handed out."""
+def _continued(of: Sampling, place: Place) -> tuple[Iterator[list[Any]], int]:
+    """A pass that begins as it did before a state was saved, behind the batches that were handed out; their checksum.
+
+    Raises:
+        InvalidError: it gives other samples up to there than it did then.
+    """
+    picks = 0
     with _places.put_back(of.indices, place.before):
         batches = of.batches()
-        for _ in itertools.islice(batches, place.step):
-            pass
+        for step, batch in enumerate(itertools.islice(batches, place.step)):
+            picks = zlib.crc32(_pack(of, batch, step), picks)
+        place.require(picks)
         first = list(itertools.islice(batches, 1))  # what draws when its pass begins has drawn then
-    return itertools.chain(first, batches)
+    return itertools.chain(first, batches), picks
 
 
 def _numbers(batch: Any) -> npt.NDArray[np.int64]:

@@ -144,6 +144,7 @@ class DataLoader:
         follows = own or (sampler is not None and not _known(dataset, sampler))
         # What larder read of a sampler, whose order it makes; None: the sampler is asked in each epoch.
         self._read = None if follows or sampler is None else self._reads()
+        self._length = 0 if self._read is None else self._batches()  # torch's, of that
         self._changing = False  # its loader is about to be replaced
         self.loader: Loader[Any] = Loader.__new__(Loader)
         self.loader._shared = _make.shared(self._following() if follows else self._ordered(order))
@@ -173,6 +174,14 @@ class DataLoader:
             return _read(sampler if batch_sampler is None else batch_sampler)
         except (TypeError, ValueError):
             return [None]  # which is said when the sampler is asked
+
+    def _batches(self) -> int:
+        """The batches of an epoch that torch would have, now."""
+        sampler, batch_sampler = self._script
+        if batch_sampler is not None:
+            return len(batch_sampler)
+        n, size = len(sampler), self.batch_size or 1
+        return n // size if self.drop_last else -(-n // size)
 
     def _look(self) -> None:
         """Follows a sampler from this epoch on that is not any more what larder read: active learning sets its indices.
@@ -206,6 +215,10 @@ class DataLoader:
         self.loader._shared, self._read = new, None
 
     def __len__(self) -> int:
+        if self._read is not None and self.loader._shared.settings.place.world_size == 1:
+            now = self._batches()
+            if now != self._length:  # the sampler was changed, which the next epoch follows
+                return now
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
