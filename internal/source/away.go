@@ -19,8 +19,8 @@ const canaries = 3
 
 // Away reports whether an error of Read says that the place of the object failed as a whole, and not the object: a disk
 // that is not mounted, a server that does not answer, credentials that have expired, no file descriptors, a spool that
-// is too small for a block. Where the error itself does not say so, it looks at other samples of the dataset: the object
-// is what is wrong as soon as one of them can be read. It reads at most canaries bytes.
+// is too small for a block. Where the error itself does not say so, it looks at other samples of the dataset: the
+// object is what is wrong as soon as one of them can be read. It reads at most canaries bytes.
 func (c *Catalog) Away(ctx context.Context, o ident.ObjectID, err error) bool {
 	var changed *errChanged
 	switch {
