@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"larder/dsa"
 	"larder/internal/config"
@@ -72,7 +73,10 @@ func parseBlocks(order string) (b blockOrder, ok bool, err error) {
 type window struct {
 	order  blockOrder
 	blocks *source.Blocks
-	bytes  int64 // at the most, that the job may hold at once
+
+	mu    sync.Mutex // guards what follows
+	bytes int64      // at the most, that the job may hold at once
+	gone  bool       // the memory was given back
 }
 
 // windowOf finds the blocks of a job; nil = its order is another one.
@@ -142,23 +146,52 @@ func (j *job) holdWindow(m *memory) error {
 	if j.window == nil {
 		return nil
 	}
-	return m.rings.Reserve(j.spec.GetName(), j.window.bytes)
+	w := j.window
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return m.rings.Reserve(j.spec.GetName(), w.bytes)
 }
 
 // dropWindow gives it back.
 func (j *job) dropWindow(m *memory) {
-	if j.window != nil {
-		m.rings.Release(j.window.bytes)
+	w := j.window
+	if w == nil {
+		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.gone {
+		m.rings.Release(w.bytes)
+	}
+	w.gone = true
 }
 
-// relay finds the blocks again of a dataset that has changed.
-func (l *library) relay(j *job) error {
-	if j.window == nil {
+// relay finds the blocks again of a dataset that has changed, and takes memory for larger ones. Without that memory it
+// is an error, and the job keeps its subset.
+func (f *follower) relay(j *job) error {
+	w := j.window
+	if w == nil {
 		return nil
 	}
-	_, err := l.catalog.Blocks(j.Data, j.window.order.size)
-	return err
+	blocks, err := f.library.catalog.Blocks(j.Data, w.order.size)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := window{order: w.order, blocks: blocks}
+	more := now.need(w.order.window, &j.life) - w.bytes
+	if more <= 0 || w.gone {
+		return nil
+	}
+	if err := f.rings.Reserve(j.spec.GetName(), more); err != nil {
+		return errs.New(errs.ResourceExceeded, "order", "register it again with fewer or smaller blocks, lower "+
+			"tiers.total, or raise memory.limit", "job %s: its blocks have become larger, order %s needs %s more memory, and "+
+			"%s of the %s for rings and blocks are free", j.spec.GetName(), j.spec.GetOrder(), units.Size(more),
+			units.Size(max(f.rings.Limit()-f.rings.Used(), 0)), units.Size(f.rings.Limit()))
+	}
+	w.bytes += more
+	return nil
 }
 
 // holdBlock and dropBlock carry out what the coordinator says of blocks.

@@ -167,6 +167,54 @@ func TestBlocksAreRefusedWithWords(t *testing.T) {
 	}
 }
 
+// A dataset whose blocks become larger is followed as far as there is memory for them, which is taken; else the job
+// keeps its samples, and says why.
+func TestBlocksThatBecomeLarger(t *testing.T) {
+	const few, many = 6, 240
+	for _, limit := range []int64{96 << 10, 16 << 20} {
+		w := serve(t, func(c *engine.Config) { c.Memory.MaxRing = limit })
+		dir, _ := tars(t, few, 1)
+		more, _ := tars(t, many, 1)
+		small := recipe(op("RandomResizedCrop", map[string]any{"size": 8.0}))
+		tr := w.train(spec("a", dir, 2, blocks("blocks(1, 1MiB)"), small), 0)
+		exactly(t, "a small shard", tr.must(0).ids, all(few))
+		body, err := os.ReadFile(filepath.Join(more, "00.tar"))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "01.tar"), body, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := w.engine.RingsUsed()
+		if _, err := w.engine.RefreshDataset(t.Context(),
+			&larderv1.RefreshDatasetRequest{Dataset: "wds:" + dir}); err != nil {
+			t.Fatal(err)
+		}
+		taken := w.engine.RingsUsed() - before
+		d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := strings.Join(d.GetJob().GetNotes(), " ")
+		if fits := limit > 1<<20; fits {
+			if taken < int64(len(body))/2 || strings.Contains(notes, "become larger") {
+				t.Errorf("%d bytes were taken for a shard of %d: %s", taken, len(body), notes)
+			}
+			exactly(t, "with a larger shard", tr.must(1).ids, all(few+many))
+		} else {
+			if taken != 0 || !strings.Contains(notes, "become larger") {
+				t.Errorf("%d bytes were taken, and %d are there: %s", taken, limit, notes)
+			}
+			exactly(t, "without room", tr.must(1).ids, all(few))
+		}
+		if _, err := w.engine.KillJob(t.Context(), &larderv1.KillJobRequest{Name: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		_ = tr.conn.Close()
+		eventually(t, "the memory is given back", func() bool { return w.engine.RingsUsed() == 0 })
+	}
+}
+
 func said(err error) string {
 	f := errs.From(err)
 	return f.Message + " " + f.Hint

@@ -110,7 +110,8 @@ func New(cfg Config) (*Engine, error) {
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
 		pages: cfg.Data.Store.Pages,
 	}
-	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, log: e.log, registering: &e.registering}
+	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, rings: e.memory.rings, log: e.log,
+		registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{
 		Version: cfg.Version, File: cfg.Crash.File, Command: cfg.Crash.Trial, Limits: cfg.Work.Limits,
 		Log: cfg.Log, Note: e.log.note,

@@ -52,3 +52,6 @@ func (e *Engine) Entries(ctx context.Context, f ident.Form) (int, error) {
 		return -1
 	})
 }
+
+// RingsUsed is the memory of rings and windows.
+func (e *Engine) RingsUsed() int64 { return e.memory.rings.Used() }

@@ -1,12 +1,21 @@
 package engine_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"larder/internal/engine"
 	"larder/internal/ident"
+	"larder/internal/source"
+	"larder/internal/spool"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -52,5 +61,75 @@ func TestAFolderThatIsGoneForAWhile(t *testing.T) {
 			t.Errorf("%v are bad, %v, %v", r.got.bad, r.got.end.GetAccount(), w.stats().GetTotals())
 		}
 		tr.detach()
+	}
+}
+
+// growing is a spool that is too small for any block until it has grown.
+type growing struct {
+	small, large spool.Spool
+	grown        atomic.Bool
+}
+
+func (g *growing) Block(ctx context.Context, key string, make spool.Make) (spool.Reader, error) {
+	if g.grown.Load() {
+		return g.large.Block(ctx, key, make)
+	}
+	return g.small.Block(ctx, key, make)
+}
+
+// TestATarThatTheDiskTierDoesNotHold costs no sample: the job waits, says why and what to do, and goes on when the tier
+// has been made larger.
+func TestATarThatTheDiskTierDoesNotHold(t *testing.T) {
+	const n = 12
+	dir, _ := tars(t, n, 1)
+	plain, err := os.ReadFile(filepath.Join(dir, "00.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err = z.Write(plain)
+	if err = errors.Join(err, z.Close(), os.Remove(filepath.Join(dir, "00.tar")),
+		os.WriteFile(filepath.Join(dir, "00.tar.gz"), b.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	blocks := &growing{small: spool.NewMemory(1 << 10), large: spool.NewMemory(64 * mib)}
+	var catalog *source.Catalog
+	w := serve(t, func(c *engine.Config) {
+		catalog, err = source.OpenCatalog(source.CatalogConfig{Spool: blocks, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Data.Catalog = catalog
+	})
+	tr := w.train(spec("a", dir, 4, recipe(crops...), func(s *larderv1.JobSpec) {
+		s.Dataset, s.OnError = strings.Replace(s.GetDataset(), "imagefolder:", "wds:", 1), "skip"
+	}), 0)
+	done := make(chan *seen, 1)
+	go func() {
+		got, err := tr.epoch(0)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- got
+	}()
+	eventually(t, "the job says why it waits", func() bool {
+		j, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait := j.GetJob().GetRanks()[0].GetWait()
+		return wait.GetCause() == "storage" && strings.Contains(wait.GetText(), "larger than what the spool may hold") &&
+			strings.Contains(wait.GetText(), "tiers.disk")
+	})
+	blocks.grown.Store(true)
+	got := <-done
+	exactly(t, "the epoch", got.ids, all(n))
+	if len(got.bad) != 0 || w.stats().GetTotals().GetQuarantined() != 0 {
+		t.Errorf("%v are bad, %v", got.bad, w.stats().GetTotals())
+	}
+	tr.detach()
+	if err := catalog.Close(); err != nil { // its file is open
+		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/spool"
 	"larder/internal/store"
 	"larder/internal/xrand"
 )
@@ -17,15 +18,16 @@ import (
 const canaries = 3
 
 // Away reports whether an error of Read says that the place of the object failed as a whole, and not the object: a disk
-// that is not mounted, a server that does not answer, credentials that have expired, no file descriptors. Where the
-// error itself does not say so, it looks at other samples of the dataset: the object is what is wrong as soon as one of
-// them can be read. It reads at most canaries bytes.
+// that is not mounted, a server that does not answer, credentials that have expired, no file descriptors, a spool that
+// is too small for a block. Where the error itself does not say so, it looks at other samples of the dataset: the
+// object is what is wrong as soon as one of them can be read. It reads at most canaries bytes.
 func (c *Catalog) Away(ctx context.Context, o ident.ObjectID, err error) bool {
 	var changed *errChanged
 	switch {
 	case ctx.Err() != nil, errors.As(err, &changed), errors.Is(err, store.ErrChanged):
 		return false
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), store.Unreachable(err):
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), store.Unreachable(err),
+		errors.Is(err, spool.ErrFull): // a larger one ends that
 		return true
 	case !errs.Is(err, errs.DatasetUnread): // what is wrong was read, or was known before
 		return false

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/store"
+	"larder/tiers/disk"
 )
 
 // tars are n shards of so many samples each.
@@ -122,6 +124,56 @@ func TestABlockIsOneRead(t *testing.T) {
 		if got := contents(t, c, d); !slices.Equal(got, want) {
 			t.Errorf("%s: without blocks: %q, not %q", uri, got, want)
 		}
+	}
+}
+
+// With a disk tier that holds them, images and records of blocks in a store are fetched in the first epoch only, each
+// block in one piece.
+func TestBlocksOfAStoreAreKept(t *testing.T) {
+	b := newBucket(t)
+	for i, content := range tars(t, 3, 20) {
+		b.put(t, fmt.Sprintf("%d.tar", i), content)
+	}
+	for _, uri := range []string{"wds:s3://data/{0..2}.tar", "wds:s3://data/{0..2}.tar?fields=jpg,cls"} {
+		tier, err := disk.Open(disk.Config{Dir: t.TempDir(), Size: 64 << 20})
+		must(t, err)
+		c, err := OpenCatalog(CatalogConfig{Stores: b.stores, Kept: tier, Spool: tier,
+			Logger: slog.New(slog.DiscardHandler)})
+		must(t, err)
+		d, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+		blocks, err := c.Blocks(d, 16<<10)
+		must(t, err)
+		groups := objectsByBlock(t, blocks, d)
+		var first []string
+		for epoch := range 3 {
+			for id := range groups { // order-free
+				c.HoldBlock(id, nil)
+			}
+			most, least := requests(b)
+			got := contents(t, c, d)
+			tier.Flush()
+			nowMost, nowLeast := requests(b)
+			if epoch == 0 {
+				first = got
+			}
+			if n := blocks.Len(); epoch == 0 && (nowMost-most < n || nowLeast-least > n+3) { // and the ends of 3 files
+				t.Errorf("%s: %d to %d requests for %d blocks", uri, nowLeast-least, nowMost-most, n)
+			}
+			if epoch > 0 && nowMost != most {
+				t.Errorf("%s: %d requests in epoch %d", uri, nowMost-most, epoch)
+			}
+			if !slices.Equal(got, first) {
+				t.Errorf("%s: epoch %d has other samples", uri, epoch)
+			}
+			for id := range groups { // order-free
+				c.DropBlock(id)
+			}
+		}
+		if n := heldBytes(c); n != 0 {
+			t.Errorf("%s: %d bytes stay", uri, n)
+		}
+		must(t, errors.Join(c.Close(), tier.Close()))
 	}
 }
 

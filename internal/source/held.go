@@ -87,9 +87,7 @@ func (c *Catalog) HoldBlock(id uint32, done func(bytes int64)) {
 
 // keepsSamples reports whether a disk tier may have samples of a block.
 func (c *Catalog) keepsSamples(row blockRow) bool {
-	rs := c.rootAt(row.file.root)
-	snap := rs.snap.Load()
-	return c.cfg.Kept != nil && isStored(rs.root) && snap != nil && !snap.records()
+	return c.cfg.Kept != nil && isStored(c.rootAt(row.file.root).root)
 }
 
 // DropBlock ends what one HoldBlock began.
@@ -259,7 +257,8 @@ func (h *heldBlocks) close() {
 	h.reads.Wait()
 }
 
-// blockReader reads a packed file of records: what a held block has, from there.
+// blockReader reads a packed file of records: what a held block has, from there. Where the file lies in a store, the
+// disk tier is asked before, so that a block is read when something of it is not there, and has what came from a block.
 type blockReader struct {
 	io.ReaderAt
 	reads   *openReads
@@ -276,8 +275,17 @@ func (r *blockReader) ReadAt(p []byte, off int64) (int, error) {
 
 // ReadAtContext implements packed.ContextReader.
 func (r *blockReader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	if len(p) > 0 && r.catalog.copyHeld(ctx, r.file, off, p) {
-		return len(p), nil
+	stored, _ := r.ReaderAt.(*storedFile)
+	if len(p) > 0 && r.catalog.held.any.Load() > 0 && (stored == nil || off+int64(len(p)) <= stored.in.Size) {
+		if stored != nil && stored.get(ctx, p, off) {
+			return len(p), nil
+		}
+		if r.catalog.copyHeld(ctx, r.file, off, p) {
+			if stored != nil {
+				stored.put(ctx, p, off)
+			}
+			return len(p), nil
+		}
 	}
 	if in, ok := r.ReaderAt.(packed.ContextReader); ok {
 		return in.ReadAtContext(ctx, p, off)

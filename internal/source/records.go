@@ -309,7 +309,7 @@ func (c *Catalog) recordOf(
 		return nil, err
 	case errors.Is(err, spool.ErrFull):
 		return nil, errs.New(errs.ResourceExceeded, printable(join(snap.root, d.rel)), "make the disk tier larger "+
-			"(tiers.disk), or write several smaller files", "unpack %s: %v", printable(join(snap.root, d.rel)), err)
+			"(tiers.disk), or write several smaller files", "unpack %s", printable(join(snap.root, d.rel))).Because(err)
 	case err != nil:
 		return nil, errs.New(errs.SampleBad, printable(join(snap.root, d.rel)), "repair the file, or leave the sample out",
 			"sample %s of %s: %v", printable(at.Key), printable(join(snap.root, d.rel)), err)

@@ -53,17 +53,8 @@ func (f *storedFile) ReadAtContext(ctx context.Context, p []byte, off int64) (in
 	if len(p) == 0 {
 		return 0, ctx.Err()
 	}
-	kept := f.c.cfg.Kept
-	if ctx.Value(inBlock{}) != nil { // its records are kept, and so its bytes need not be
-		kept = nil
-	}
-	var key disk.Key
-	if kept != nil {
-		key = disk.Key{Place: f.c.placeName(f.rs), Object: f.rs.address.Place + "/" + f.in.Key, Version: f.in.Version,
-			Off: off, Size: int64(len(p))}
-		if kept.Get(f.rs.uri, key, p) {
-			return len(p), eof
-		}
+	if f.get(ctx, p, off) {
+		return len(p), eof
 	}
 	if err := f.c.limit.wait(ctx, int64(len(p))); err != nil {
 		return 0, err
@@ -75,10 +66,34 @@ func (f *storedFile) ReadAtContext(ctx context.Context, p []byte, off int64) (in
 	if err != nil {
 		return n, err
 	}
-	if kept != nil {
-		kept.Put(f.rs.uri, key, p)
-	}
+	f.put(ctx, p, off)
 	return n, eof
+}
+
+// get fills p with bytes of the file from the disk tier, and reports whether it could.
+func (f *storedFile) get(ctx context.Context, p []byte, off int64) bool {
+	kept := f.kept(ctx)
+	return kept != nil && kept.Get(f.rs.uri, f.key(off, len(p)), p)
+}
+
+// put offers bytes of the file to the disk tier.
+func (f *storedFile) put(ctx context.Context, p []byte, off int64) {
+	if kept := f.kept(ctx); kept != nil {
+		kept.Put(f.rs.uri, f.key(off, len(p)), p)
+	}
+}
+
+// kept is the disk tier; nil = there is none for these bytes.
+func (f *storedFile) kept(ctx context.Context) Kept {
+	if ctx.Value(inBlock{}) != nil { // its records are kept, and so its bytes need not be
+		return nil
+	}
+	return f.c.cfg.Kept
+}
+
+func (f *storedFile) key(off int64, n int) disk.Key {
+	return disk.Key{Place: f.c.placeName(f.rs), Object: f.rs.address.Place + "/" + f.in.Key, Version: f.in.Version,
+		Off: off, Size: int64(n)}
 }
 
 // inBlock marks the context in which a block is made.

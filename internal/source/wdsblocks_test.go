@@ -17,6 +17,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/spool"
 	"larder/internal/xrand"
+	"larder/tiers/disk"
 )
 
 func zstdOf(t testing.TB, b []byte) []byte {
@@ -98,15 +99,28 @@ func TestACompressedTarChanges(t *testing.T) {
 func TestACompressedTarLargerThanTheSpool(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "a.tar.gz", string(gzipOf(t, []byte(shard(t, strings.Repeat("k", 90)+"=1", "b=1")))))
-	c, err := OpenCatalog(CatalogConfig{Spool: spool.NewMemory(300), Logger: slog.New(slog.DiscardHandler)})
+	tier, err := disk.Open(disk.Config{Dir: t.TempDir(), Size: 8 << 10, Memory: 300})
 	must(t, err)
-	defer c.Close()
-	d, err := c.Add(t.Context(), "", "wds:"+root)
-	must(t, err)
-	if _, err := c.Read(t.Context(), d.Object(0), nil); !errs.Is(err, errs.ResourceExceeded) ||
-		!strings.Contains(err.Error(), "tiers.disk") {
-		t.Errorf("%v", err)
+	for _, blocks := range []spool.Spool{spool.NewMemory(300), tier} {
+		c, err := OpenCatalog(CatalogConfig{Spool: blocks, Logger: slog.New(slog.DiscardHandler)})
+		must(t, err)
+		d, err := c.Add(t.Context(), "", "wds:"+root)
+		must(t, err)
+		_, err = c.Read(t.Context(), d.Object(0), nil)
+		if !errs.Is(err, errs.ResourceExceeded) || !strings.Contains(err.Error(), "tiers.disk") {
+			t.Errorf("%T: %v", blocks, err)
+		}
+		if !c.Away(t.Context(), d.Object(0), err) {
+			t.Errorf("%T: %v counts as a bad sample", blocks, err)
+		}
+		if blocks == spool.Spool(tier) {
+			tier.Resize(4 << 20)
+			_, err := c.Read(t.Context(), d.Object(0), nil)
+			must(t, err)
+		}
+		must(t, c.Close())
 	}
+	must(t, tier.Close())
 }
 
 // TestDamagedCompressedTars: cut or flipped at 200 places each, a shard is an error with words or gives images; the

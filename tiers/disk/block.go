@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/spool"
+	"larder/internal/units"
 )
 
 // A block is a file: a head with its key, its records, and a table of where each ends. It is read only when it is
@@ -36,7 +37,14 @@ const (
 	idleBlocks  = 64 // that stay open
 	blockBuffer = 1 << 20
 	recordMost  = 1<<31 - 1
+	mostLarge   = 4096 // blocks whose size is remembered because they are too large
 )
+
+// refusal is of a block that is larger than the tier, which had that size.
+type refusal struct {
+	size int64
+	why  error
+}
 
 // errNoRoom says that a block may not be written to the disk.
 var errNoRoom = errors.New("no room on the disk tier")
@@ -73,7 +81,12 @@ func (v blocksOf) Block(ctx context.Context, key string, make spool.Make) (spool
 			return r, nil
 		}
 	}
-	return s.memory.Block(ctx, key, make) // it left again and again before it could be opened
+	// It left again and again before it could be opened.
+	r, err := s.memory.Block(ctx, key, make)
+	if errors.Is(err, spool.ErrFull) {
+		return s.newUnkept(ctx, key, make)
+	}
+	return r, err
 }
 
 // make makes a block on the disk, or returns a Reader of one in memory, which any number of callers may use.
@@ -84,10 +97,14 @@ func (s *Store) make(ctx context.Context, group, key string, make spool.Make) (a
 	if r := s.memory.Find(key); r != nil {
 		return r, nil
 	}
+	if err := s.wasRefused(key); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	s.held.counts.BlockMakes++
 	s.mu.Unlock()
-	kept, err := s.makeFile(ctx, &blockWriter{s: s, group: group, key: key}, make)
+	w := &blockWriter{s: s, group: group, key: key}
+	kept, err := s.makeFile(ctx, w, make)
 	if kept || err != nil {
 		return nil, err
 	}
@@ -95,23 +112,67 @@ func (s *Store) make(ctx context.Context, group, key string, make spool.Make) (a
 	if !errors.Is(err, spool.ErrFull) {
 		return r, err
 	}
-	if kept, err = s.makeFile(ctx, &blockWriter{s: s, group: group, key: key, equal: true}, make); kept || err != nil {
+	if errors.Is(w.failure, spool.ErrFull) {
+		return nil, s.refuse(key, w.failure)
+	}
+	w = &blockWriter{s: s, group: group, key: key, equal: true}
+	if kept, err = s.makeFile(ctx, w, make); kept || err != nil {
 		return nil, err
 	}
-	return newUnkept(ctx, make)
+	return s.newUnkept(ctx, key, make)
 }
 
-// unkept is a block that neither the disk nor memory takes now. Each read makes it again and keeps one record, which is
-// slow and right.
+// tooLarge says that a block with a file of so many bytes would be larger than all of the tier; nil = it is not.
+func (s *Store) tooLarge(length int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if roomOf(length)+fixedRoom <= s.held.size {
+		return nil
+	}
+	return fmt.Errorf("%w: it has more than %s, and the disk tier has %s", spool.ErrFull,
+		units.Size(max(s.held.size-fixedRoom, s.cfg.Memory)), units.Size(s.held.size))
+}
+
+// refuse notes that a block is larger than the tier, so that it is not made in vain, and others do not leave for it,
+// while the tier is no larger than now.
+func (s *Store) refuse(key string, why error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := &s.held
+	if len(h.large) >= mostLarge {
+		clear(h.large)
+	}
+	h.large[key] = refusal{h.size, why}
+	return why
+}
+
+// wasRefused is what refuse noted of a block; nil = it may be made.
+func (s *Store) wasRefused(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.held.large[key]; ok && s.held.size <= r.size {
+		return r.why
+	}
+	delete(s.held.large, key)
+	return nil
+}
+
+// unkept is a block that neither the disk nor memory takes now, and that the disk may take later: another process has
+// it, it is full or fails, or all that is on it is being read. Each read makes the block again and keeps one record,
+// which is slow and right.
 type unkept struct {
 	ctx  context.Context //nolint:containedctx // of the caller who made it: with its end the block is lost to others
 	make spool.Make
 	n    int
 }
 
-func newUnkept(ctx context.Context, make spool.Make) (spool.Reader, error) {
-	count := picker{want: -1}
+// newUnkept returns a block that is not kept. ErrFull: it never can be, for its own bytes are more than the tier.
+func (s *Store) newUnkept(ctx context.Context, key string, make spool.Make) (spool.Reader, error) {
+	count := picker{want: -1, check: s.tooLarge, bytes: trailer}
 	if err := make(ctx, &count); err != nil {
+		if errors.Is(err, spool.ErrFull) {
+			err = s.refuse(key, err)
+		}
 		return nil, err
 	}
 	return &unkept{ctx, make, count.n}, nil
@@ -134,16 +195,23 @@ func (u *unkept) Record(dst []byte, i int) ([]byte, error) {
 	return p.out, nil
 }
 
-// picker is a Writer that keeps one record, and ends the making behind it.
+// picker is a Writer that keeps one record, and ends the making behind it. Where check is set, it ends it with the
+// error of that, if the bytes of a file of the records have one.
 type picker struct {
 	want, n int
 	out     []byte
+	bytes   int64
+	check   func(bytes int64) error
 }
 
 var errPicked = errors.New("the record is there")
 
 func (p *picker) Add(b []byte) error {
 	p.n++
+	if p.check != nil {
+		p.bytes += recordHead + int64(len(b)) + 8 // and where it ends
+		return p.check(p.bytes)
+	}
 	if p.n != p.want+1 {
 		return nil
 	}
@@ -190,7 +258,7 @@ type blockWriter struct {
 	begin   int64 // of the records
 	buf     []byte
 	ends    []byte
-	failure error // of the disk, or errNoRoom
+	failure error // of the disk, errNoRoom, or spool.ErrFull: more than all of the tier
 }
 
 func (w *blockWriter) open() bool {
@@ -250,7 +318,8 @@ func (w *blockWriter) Add(record []byte) error {
 }
 
 func (w *blockWriter) flush() error {
-	if !w.reserve(roomOf(w.at + int64(len(w.buf)+len(w.ends)) + trailer)) {
+	length := w.at + int64(len(w.buf)+len(w.ends)) + trailer
+	if w.failure = w.s.tooLarge(length); w.failure != nil || !w.reserve(roomOf(length)) {
 		return w.failure
 	}
 	if err := w.file.writev([][]byte{w.buf}, w.at); err != nil {

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"larder/internal/spool"
 	"larder/internal/spool/spooltest"
@@ -91,11 +94,28 @@ func TestBlocksBeyondTheSize(t *testing.T) {
 		t.Fatal(b, err)
 	}
 	_ = b.Close()
-	b, err = s.Block(context.Background(), "larger than the disk", large(100))
-	if err != nil || b.Len() != 100 {
-		t.Fatal("a block larger than the tier:", b, err)
+	made := 0
+	tooLarge := func(ctx context.Context, w spool.Writer) error {
+		made++
+		return large(100)(ctx, w)
 	}
-	for _, i := range []int{99, 0, 42} { // it is made again for each read
+	for range 5 { // it is found out once
+		_, err := s.Block(context.Background(), "larger than the disk", tooLarge)
+		if !errors.Is(err, spool.ErrFull) || !strings.Contains(err.Error(), "4MiB") {
+			t.Fatal("a block larger than the tier:", err)
+		}
+	}
+	if made > 2 {
+		t.Errorf("a block larger than the tier was made %d times", made)
+	}
+	if n := diskUse(t, dir); n > size {
+		t.Errorf("the files take %d bytes of %d", n, size)
+	}
+	s.Resize(16 << 20)
+	if b, err = s.Block(context.Background(), "larger than the disk", tooLarge); err != nil || b.Len() != 100 {
+		t.Fatal("in a larger tier:", b, err)
+	}
+	for _, i := range []int{99, 0, 42} {
 		if got, err := b.Record([]byte("x"), i); err != nil || len(got) != 1+64<<10 || got[1] != byte(i) {
 			t.Errorf("record %d: %d bytes, %v", i, len(got), err)
 		}
@@ -104,15 +124,19 @@ func TestBlocksBeyondTheSize(t *testing.T) {
 		t.Error("it has a record 100")
 	}
 	_ = b.Close()
-	if n := diskUse(t, dir); n > size {
-		t.Errorf("the files take %d bytes of %d", n, size)
-	}
 }
 
 // TestUnkeptBlocksEndWithTheirContext: what makes a block again for each read ends with the context of who asked for
 // it, and others ask anew.
 func TestUnkeptBlocksEndWithTheirContext(t *testing.T) {
-	s := openAt(t, Config{Dir: t.TempDir(), Size: 1 << 20, Memory: 1 << 20})
+	s := openAt(t, Config{Dir: t.TempDir(), Size: 8 << 20, Memory: 1 << 20})
+	read, err := s.Block(t.Context(), "is being read", func(_ context.Context, w spool.Writer) error {
+		return w.Add(make([]byte, 4<<20))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
 	slow := func(ctx context.Context, w spool.Writer) error {
 		for range 100 {
 			if err := ctx.Err(); err != nil {
@@ -177,4 +201,30 @@ func TestLostBlock(t *testing.T) {
 	if st := s.Stats(); diskUse(t, dir) > st.Used || st.Blocks != 1 || st.Damaged == 0 {
 		t.Errorf("%d bytes, %+v", diskUse(t, dir), st)
 	}
+}
+
+// unopened is a folder whose blocks can be written and not be opened.
+type unopened struct{ files }
+
+func (f unopened) open(name string, flags int) (file, error) {
+	if _, isBlock, ok := ours(name); ok && isBlock && flags == unix.O_RDONLY {
+		return nil, unix.EIO
+	}
+	return f.files.open(name, flags)
+}
+
+// TestABlockThatIsLostAgainAndAgain: one that memory does not take either is made for each read, and is no error.
+func TestABlockThatIsLostAgainAndAgain(t *testing.T) {
+	dir := t.TempDir()
+	s := openAt(t, Config{Dir: dir, Size: 8 << 20, Memory: 64 << 10, files: unopened{realFiles{dir}}})
+	b, err := s.Block(t.Context(), "a", func(_ context.Context, w spool.Writer) error {
+		return errors.Join(w.Add(make([]byte, 100<<10)), w.Add([]byte("second")))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Record(nil, 1); err != nil || string(got) != "second" {
+		t.Errorf("%q, %v", got, err)
+	}
+	_ = b.Close()
 }

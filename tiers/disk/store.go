@@ -66,6 +66,7 @@ type state struct {
 	groups     map[string]*group
 	blocks     map[string]*block // by key
 	idle       []*block          // that are open without a reader, longest first
+	large      map[string]refusal
 
 	queue   []*item
 	pending map[uint64]*item // by hash of the key
@@ -155,7 +156,7 @@ func Open(cfg Config) (*Store, error) {
 	s.wake.L = &s.mu
 	s.heads.New = func() any { return new(scratch) }
 	s.forget()
-	s.held.size, s.held.pending = cfg.Size, map[uint64]*item{}
+	s.held.size, s.held.pending, s.held.large = cfg.Size, map[uint64]*item{}, map[string]refusal{}
 	s.begin()
 	s.done.Go(s.write)
 	return s, nil
