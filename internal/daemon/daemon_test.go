@@ -228,8 +228,9 @@ func TestJobsOutliveTheDaemon(t *testing.T) {
 		t.Errorf("after the restart there are %v", r.GetJobs())
 	}
 	var stop larderv1.StopResponse
-	if err := c.Call(t.Context(), "Stop", &larderv1.StopRequest{By: "test", Force: true}, &stop); err != nil ||
-		!stop.GetStopping() {
+	// The daemon's farewell to all its clients may come before the answer to this one. Both say that it stops.
+	err = c.Call(t.Context(), "Stop", &larderv1.StopRequest{By: "test", Force: true}, &stop)
+	if err != nil && !strings.Contains(err.Error(), "was stopped by test") || err == nil && !stop.GetStopping() {
 		t.Errorf("stop: %v, %v", &stop, err)
 	}
 	if err := <-ended; err != nil {
