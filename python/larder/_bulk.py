@@ -3,12 +3,17 @@
 Items that draw nothing from the global generators need no random state of their own. A ``Bulk`` makes them under one
 state, by the dataset's ``__getitems__`` where it has one, and looks afterwards whether something was drawn. If so, it
 makes them again one by one, each under its own state, and does so with all that follow.
+
+That does not see all: a ``__getitems__`` may give items that depend on each other, items may differ by a state that is
+read behind our back, and a dataset may write its next item over the last one. So the first items of a Bulk, and some
+now and then, are proven: made one by one, handed over before the next, and made once more in the quick way to compare.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,14 +21,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _dataset, _items
+from . import _alike, _dataset, _items
 from ._builtin import Builtin
+from ._nested import Structure
 from ._seeds import Still
 
 _BUDGET = 0.002  # seconds of work after which items are handed over
 _CALL = 0.01  # seconds that a call of __getitems__ is to take at most
 _QUICK = 0.0005  # seconds that an item takes at most whose random state is worth a thought
 _FIRST = 8  # items of the first call of __getitems__
+_PROOFS = 8  # items at first that are proven
+_AGAIN = 64  # calls after which some are again
+_CHECKED = 2  # calls of __getitems__ at first whose items are all made again
+_ARRAYS = (np.ndarray, np.memmap)
+_said: set[type] = set()
+_CHECK = 0.02  # seconds that this is to take at most
 
 
 class Key(NamedTuple):
@@ -75,11 +87,18 @@ class Bulk:
         self._still = Still()
         self._draws = any(s.random for s in maker.steps)
         self._seconds = 0.0  # that an item takes, of late; 0 = not known
+        self._extra = 0.0  # seconds of this call that went into making items again
+        self._calls = self._asked = 0  # of make, and of __getitems__
+        self._proofs = _PROOFS  # items to prove
+        self._proven: list[tuple[Any, _alike.Copy | None, Structure]] = []  # the last of those, with what they were
+        self._overwrites = False  # the dataset writes an item over the last one
+        self._looks = True  # whether items share memory
         base = maker.base
         self._get = functools.partial(
             operator.getitem if hasattr(base, "__getitem__") else _dataset.fetch, base
         )  # fmt: skip
         self._several = _several(base)
+        self._array = type(base) in _ARRAYS
 
     def make(self, run: Run, most: int) -> BaseException | None:
         """Makes up to ``most`` items, those of a few milliseconds; what is returned stands for the item behind them.
@@ -87,12 +106,87 @@ class Bulk:
         Together that is at least one.
         """
         self._clear(run, True)
-        began, first = time.monotonic(), run.at
-        error = self._make(run, first + min(most, run.left))
+        began, first, self._extra = time.monotonic(), run.at, 0.0
+        self._calls += 1
+        if self._calls % _AGAIN == 0 and not self._overwrites:
+            self._proofs = max(self._proofs, 2)
+        if self._proofs:
+            error = self._prove(run)
+        else:
+            error = self._make(run, first + (1 if self._overwrites else min(most, run.left)))
         n = self.first + len(self.items) - first + (error is not None)
-        took = (time.monotonic() - began) / n
+        took = (time.monotonic() - began - self._extra) / n
         self._seconds = max(took, self._seconds - (self._seconds - took) / 4)
         return error
+
+    # ---- proofs
+
+    def _prove(self, run: Run) -> BaseException | None:
+        """Makes one item under its own state; a quick one is compared with what the shared state gives."""
+        structure = self._maker.layouts[run.key.last - 1].structure
+        self._begins(run.id + run.at)
+        began = time.monotonic()
+        try:
+            item = self._single(run, run.at)
+            made = time.monotonic()
+            kept = None
+            if made - began < _BUDGET:  # others are not held
+                kept = _alike.copy(item, structure)
+                if not all(_alike.same(*proven) for proven in self._proven):
+                    self._overwrites = True
+            if made - began < _QUICK and not self._draws and not self._provable(run, kept, structure):
+                self._draws = True
+                item = self._single(run, run.at)
+                kept = _alike.copy(item, structure)
+        except (Exception, SystemExit) as e:
+            return e
+        finally:
+            self._proofs -= 1
+        self._extra += time.monotonic() - made
+        if kept is not None:
+            self._proven.append((item, kept, structure))
+        if not self._proofs or self._overwrites:
+            self._proofs, self._proven = 0, []
+        self.items.append(item)
+        return None
+
+    def _provable(self, run: Run, kept: _alike.Copy | None, structure: Structure) -> bool:
+        """Whether the next item is the same under the shared state, and draws nothing."""
+        self._still.begin()
+        try:
+            item = self._steps(run, self._get(run.samples[run.at]))
+        except (Exception, SystemExit):
+            return False
+        return not self._still.moved() and _alike.same(item, kept, structure)
+
+    def _single(self, run: Run, k: int) -> Any:
+        """An item under its own state."""
+        item, key = None, run.key
+        for number in range(key.last):
+            item = self._maker.step(item, key.seed, run.instances[k], run.samples[k], number)
+        return item
+
+    def _trusted(self, run: Run, made: list[Any]) -> bool:
+        """Whether what __getitems__ gave is what the items are one by one."""
+        if self._still.moved():
+            return True  # they are not used
+        began, n = time.monotonic(), len(made)
+        places = range(n) if self._asked <= _CHECKED else range(n // 16, n, max(n // 8, 1))
+        structure = self._maker.layouts[run.key.last - 1].structure
+        kept = [_alike.copy(made[k], structure) for k in places]
+        try:
+            for k, x in zip(places, kept, strict=True):
+                self._begins(run.id + run.at + k)
+                if not _alike.same(self._single(run, run.at + k), x, structure):
+                    return False
+                if time.monotonic() - began > _CHECK:
+                    break
+        except (Exception, SystemExit):
+            return False
+        finally:
+            self._still.begin()
+            self._extra += time.monotonic() - began
+        return all(_alike.same(made[k], x, structure) for k, x in zip(places, kept, strict=True))
 
     def certain(self) -> list[Any]:
         """The items that are not to be made again. Only for who holds the lock."""
@@ -111,36 +205,78 @@ class Bulk:
             self._clear(run, False)
             error = self._call(run, end) if self._several else None
             if error is None and not self.items:
-                error = self._one_by_one(run, end)
+                error = self._held(run, end)
             if not self._still.moved():
                 return error
             self._draws = True
             self._clear(run, True)  # what was handed over meanwhile had drawn nothing
-        return self._one_by_one(run, end) if run.at < end else None
+        return self._held(run, end) if run.at < end else None
+
+    def _held(self, run: Run, end: int) -> BaseException | None:
+        """Makes items one by one; where they share memory, those to come are proven first."""
+        error = self._one_by_one(run, end)
+        n = len(self.items)
+        if not self._looks or n < 2 or not _alike.shares(self.items):
+            return error
+        if len(set(run.samples[self.first : self.first + n])) < n:
+            return error  # a sample that is asked for twice may well be the same object
+        self._looks = False  # again: they may share what nobody writes to
+        self._proofs = n + 1
+        moved = not self._seeded and self._still.moved()
+        self._draws = self._draws or moved
+        self._clear(run, True)
+        error = self._one_by_one(run, run.at + 1)
+        self._still.begin()  # this one is certain
+        return error
 
     def _call(self, run: Run, end: int) -> BaseException | None:
         """Makes the items by __getitems__, or none if that is not there or does not give them."""
-        end = min(end, run.at + (int(_CALL / self._seconds) if self._seconds else _FIRST))
+        end = min(end, run.at + (int(_CALL / self._seconds) if self._asked and self._seconds else _FIRST))
         if self._several is None or end - run.at < 2:
             return None
+        checks = not self._array and (self._asked < _CHECKED or self._asked % _AGAIN == 0)
+        self._asked += 1
         self._begins(0)
+        found: Any
         try:
-            found = list(self._several(run.samples[run.at : end]))
+            found = self._several(run.samples[run.at : end])
+            found = list(found) if isinstance(found, list | tuple | np.ndarray) else []
         except (Exception, SystemExit):
             found = []
-        if len(found) != end - run.at:
+        if len(found) != end - run.at or not (self._array or self._nests(found)):
             self._several = None  # what is wrong with it, or with an item, shows when they come one by one
             return None
+        made, error = ([] if checks else self.items), None
         if run.key.last == 1:
-            self.items += found
+            made += found
+        else:
+            error = self._several_steps(run, found, made)
+        if checks:
+            if error is None and self._trusted(run, made):
+                self.items += made
+                return None
+            if error is None:
+                self._several = None
+                _say(self._maker.base)
+            self._proofs = max(self._proofs, _PROOFS)
             return None
+        return error
+
+    def _several_steps(self, run: Run, found: list[Any], made: list[Any]) -> BaseException | None:
         for k, item in enumerate(found, run.at):
             self._begins(run.id + k)
             try:
-                self.items.append(self._steps(run, item))
+                made.append(self._steps(run, item))
             except (Exception, SystemExit) as e:
                 return e
         return None
+
+    def _nests(self, found: list[Any]) -> bool:
+        """Whether items are items, where they could be columns by their number."""
+        structure = self._maker.layouts[0].structure
+        if len(found) > max(_FIRST, len(structure.parts)):
+            return True
+        return all(_alike.leaves(x, structure) is not None for x in found)
 
     def _steps(self, run: Run, item: Any) -> Any:
         for step in self._maker.steps[: run.key.last - 1]:
@@ -149,15 +285,13 @@ class Bulk:
 
     def _one_by_one(self, run: Run, end: int) -> BaseException | None:
         items, seeded, steps = self.items, self._seeded, run.key.last > 1
-        key, clock, begins, get = run.key, time.monotonic, self._begins, self._get
+        clock, begins, get = time.monotonic, self._begins, self._get
         late = clock() + _BUDGET
         for k in range(self.first, end):
             begins(run.id + k)
             try:
                 if seeded:
-                    item = None
-                    for number in range(key.last):
-                        item = self._maker.step(item, key.seed, run.instances[k], run.samples[k], number)
+                    item = self._single(run, k)
                 else:
                     item = get(run.samples[k])
                     if steps:
@@ -172,7 +306,24 @@ class Bulk:
 
 def _several(base: Any) -> Callable[[list[int]], Any] | None:
     """What gives several items of a dataset at once."""
-    if type(base) in (np.ndarray, np.memmap) and base.ndim:
+    if type(base) in _ARRAYS and base.ndim:
         return functools.partial(operator.getitem, base)
+    if getattr(base, "_format_type", None) == "custom":
+        return None  # datasets: a function of the script makes something of each batch
     call = getattr(base, "__getitems__", None)
     return call if callable(call) else None
+
+
+def _say(base: Any) -> None:
+    """Says on the output of the worker, once, that __getitems__ is not used."""
+    if type(base) in _said:
+        return
+    _said.add(type(base))
+    text = (
+        f"larder: a worker asks for the items of {_dataset.describe(base)} one by one: its __getitems__ gives other "
+        "items than its __getitem__\n"
+    )
+    try:
+        os.write(2, text.encode(errors="replace"))
+    except OSError:
+        pass

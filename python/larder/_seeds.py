@@ -9,10 +9,12 @@ bytes 0 to 8 as an integer, NumPy's global state takes 8 to 12 as one, torch tak
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,12 +71,14 @@ class Kept:
 
 
 class Still:
-    """Sees whether steps drew from the global generators, or looked at what torch was seeded with.
+    """Sees whether steps drew from the global generators, or looked at their states.
 
-    ``begin`` gives the generators one fixed state; ``moved`` compares.
+    ``begin`` gives the generators one fixed state; ``moved`` compares. ``watch`` has the functions that read a state
+    tell of their calls: what is drawn and put back, and what is seeded from a state, shows in no other way.
     """
 
     asked = False  # of this process, since begin
+    watching = False  # this is a worker process
 
     def __init__(self) -> None:
         self._key = key(0, 0, 0, 0)
@@ -83,6 +87,10 @@ class Still:
 
     def begin(self) -> None:
         """Sets the fixed state."""
+        if Still.watching:
+            torch = sys.modules.get("torch")
+            if torch is not None and not hasattr(getattr(torch, "initial_seed", None), "__wrapped__"):
+                Still.watch_torch(torch)  # an item has imported it
         seed_globals(self._key)
         if self._state is None or self._torch != ("torch" in sys.modules):
             self._torch = "torch" in sys.modules
@@ -94,19 +102,42 @@ class Still:
         return Still.asked or self._torch != ("torch" in sys.modules) or _states() != self._state
 
     @staticmethod
+    def watch() -> None:
+        """Has what reads the state of a global generator tell of its calls, in a worker process."""
+        Still.watching = True
+        if not hasattr(random.getstate, "__wrapped__"):
+            setattr(random, "getstate", _telling(random.getstate))  # noqa: B010
+            setattr(np.random, "get_state", _telling(np.random.get_state))  # noqa: B010
+        if "torch" in sys.modules:
+            Still.watch_torch(sys.modules["torch"])
+
+    @staticmethod
     def watch_torch(torch: Any) -> None:
-        """Has ``torch.initial_seed`` tell of its calls, in a worker process."""
-        asked = torch.initial_seed
+        """The same for torch; ``fork_rng`` reads the state too."""
+        for name in ("initial_seed", "get_rng_state"):
+            call = getattr(torch, name, None)
+            if call is not None and not hasattr(call, "__wrapped__"):
+                told = _telling(call)
+                setattr(torch, name, told)
+                setattr(torch.random, name, told)
 
-        def initial_seed() -> int:
-            Still.asked = True
-            return int(asked())
 
-        torch.initial_seed = torch.random.initial_seed = initial_seed
+def _telling(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; it tells of its calls."""
+
+    @functools.wraps(call)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        Still.asked = True
+        return call(*args, **kwargs)
+
+    return telling
+
+
+_numpy_state, _python_state = np.random.get_state, random.getstate  # those that do not tell
 
 
 def _states() -> tuple[Any, ...]:
-    name, words, *rest = np.random.get_state()
+    name, words, *rest = _numpy_state()
     torch = sys.modules.get("torch")
     tensor = None if torch is None else torch.default_generator.get_state().numpy().tobytes()
-    return random.getstate(), name, np.asarray(words).tobytes(), rest, tensor
+    return _python_state(), name, np.asarray(words).tobytes(), rest, tensor

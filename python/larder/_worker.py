@@ -225,6 +225,8 @@ class Service:
         self.clock.start(run.key.timeout_ms / 1000)
         try:
             error = bulk.make(run, _TOGETHER)
+        except Hung as e:  # between two items
+            error = e
         finally:
             self.clock.stop()
         with self.lock:
@@ -350,6 +352,9 @@ class Alarm(Clock):
         self._began = time.monotonic()
         if self.deadline:
             self.deadline = self._began + self._grace
+            if not self._set:  # it rang for the task before
+                self._set = self._began
+                signal.setitimer(signal.ITIMER_REAL, self._seconds)
 
     def stop(self) -> None:
         """It is over."""
@@ -467,9 +472,9 @@ def _prepare(work: Work) -> Alarm:
         of_torch: Any = importlib.import_module("torch.utils.data._utils.worker")
         torch.set_num_threads(1)
         torch.manual_seed(seed)
-        Still.watch_torch(torch)
         info = of_torch.WorkerInfo(id=work.number, num_workers=work.count, seed=seed, dataset=work.base)
         setattr(of_torch, "_worker_info", info)  # noqa: B010 - what get_worker_info() returns
+    Still.watch()
     if work.init is not None:
         work.init(work.number)
     return clock
