@@ -177,6 +177,7 @@ class DataLoader:
 
     def _batches(self) -> int:
         """The batches of an epoch that torch would have, now."""
+        sampler: Any
         sampler, batch_sampler = self._script
         if batch_sampler is not None:
             return len(batch_sampler)
