@@ -383,7 +383,6 @@ type samplerCache struct {
 	w      *samplerRun
 	index  *residency.Index
 	policy cachepolicy.Evictor
-	budget int64
 	flying []ident.ObjectID // loaded in this step
 	stamp  []uint32         // by sample: step in which it was loaded last, numbered by now
 	own    []uint32         // the same for jobs that never look into the cache
@@ -391,7 +390,7 @@ type samplerCache struct {
 }
 
 func newSamplerCache(w *samplerRun) (*samplerCache, error) {
-	c := &samplerCache{w: w, stamp: make([]uint32, w.sc.Samples), now: 1, budget: w.stats.budget}
+	c := &samplerCache{w: w, stamp: make([]uint32, w.sc.Samples), now: 1}
 	var ev [ident.NumForms]residency.Evictor
 	for f := ident.Encoded; f < ident.NumForms; f++ {
 		policy, given := "need", cachepolicy.Given{} // of the tiers without a budget
@@ -410,7 +409,7 @@ func newSamplerCache(w *samplerRun) (*samplerCache, error) {
 			c.policy = e
 		}
 	}
-	c.index = residency.New([ident.NumForms]int64{ident.Decoded: c.budget}, ev)
+	c.index = residency.New([ident.NumForms]int64{ident.Decoded: w.stats.budget}, ev)
 	return c, nil
 }
 
@@ -423,8 +422,9 @@ func (c *samplerCache) close() {
 
 func keyOf(x ident.ObjectID) ident.Key { return ident.Key{Object: x, Form: ident.Decoded} }
 
-// neutral ranks what only a job with a prescribed order has loaded: it takes free room, and leaves first (as in the
-// coordinator).
+// neutral ranks what only a job with a prescribed order has loaded: it takes free room, and leaves first, in favour of
+// any other newcomer (the policies need and refcount do that). A shuffled job that comes upon it keeps it, as in the
+// daemon: its own load would have found the room.
 const neutral = -1
 
 // need is how many jobs still need x.
@@ -457,12 +457,7 @@ func (c *samplerCache) take(j *samplerJob, x ident.ObjectID) (hit bool) {
 	}
 	if h, ok := c.index.Lookup(keyOf(x)); ok {
 		c.index.Hit(h)
-		was, need := c.index.Need(h), c.need(x)
-		if was == neutral && need == 0 && c.index.Used(ident.Decoded)+c.w.stats.size(x) > c.budget {
-			c.evict(x) // a shuffled job's load of its own would not have been kept
-			return true
-		}
-		c.index.SetNeed(h, need)
+		c.index.SetNeed(h, c.need(x))
 		return true
 	}
 	if c.stamp[x] == c.now {

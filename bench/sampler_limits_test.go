@@ -125,9 +125,9 @@ func TestRefCountsAreLive(t *testing.T) {
 						text)
 				}
 			})
-			if looked += n; used != w.cache.index.Used(ident.Decoded) || used > w.cache.budget {
+			if looked += n; used != w.cache.index.Used(ident.Decoded) || used > w.stats.budget {
 				t.Fatalf("scenario %d, step %d: %d bytes of %d samples, the index says %d, the budget is %d", i, at, used, n,
-					w.cache.index.Used(ident.Decoded), w.cache.budget)
+					w.cache.index.Used(ident.Decoded), w.stats.budget)
 			}
 		}
 	}

@@ -6,7 +6,8 @@ import (
 )
 
 // needEvictor evicts the entry that the fewest active jobs still need. Among equals chance decides: a tie number is
-// drawn when an entry is inserted and whenever its need changes. A newcomer also replaces an entry of equal need
+// drawn when an entry is inserted, and whenever its need changes another one follows from it. So the ties of entries
+// whose needs change do not depend on which of them changes first. A newcomer also replaces an entry of equal need
 // (measured slightly better than requiring more: 1.247 against 1.252 of the bound), but only if some job needs the
 // newcomer: entries without need stay until their place is needed.
 //
@@ -84,6 +85,9 @@ func (e *needEvictor) Restore(h uint32, need int) {
 	e.put(h, int32(need), e.slots[h].tie)
 }
 
+// PutBack is Restore at any time, for an entry that grows: it keeps its tie.
+func (e *needEvictor) PutBack(h uint32, need int) { e.Restore(h, need) }
+
 func (e *needEvictor) put(h uint32, need int32, tie uint64) {
 	for int(h) >= len(e.slots) {
 		e.slots = append(e.slots, needSlot{})
@@ -98,12 +102,20 @@ func (e *needEvictor) put(h uint32, need int32, tie uint64) {
 
 func (e *needEvictor) Update(h uint32, need int) {
 	if s := e.slot(h); s.need != int32(need) {
-		s.need, s.tie = int32(need), e.tie(need)
+		if s.need < 0 || need < 0 {
+			s.tie = e.tie(need) // it ceases to be neutral, as if it were inserted now; or becomes so
+		} else {
+			s.tie = nextTie(s.tie)
+		}
+		s.need = int32(need)
 		e.fit(int(s.at), needItem{tie: s.tie, need: s.need, h: h})
 	}
 }
 
-// tie draws the tie of an entry that comes, or whose need has changed.
+// nextTie follows a tie when the need of its entry changes.
+func nextTie(tie uint64) uint64 { return xrand.Mix(tie + 0x9e3779b97f4a7c15) }
+
+// tie draws the tie of an entry that comes.
 func (e *needEvictor) tie(need int) uint64 {
 	if need < 0 {
 		return e.apart.Uint64()

@@ -10,6 +10,17 @@ import (
 	"larder/internal/xrand"
 )
 
+// change is what Update does to one entry.
+func (it *needItem) change(n int, tie func(int) uint64) {
+	switch {
+	case it.need == int32(n):
+	case it.need < 0 || n < 0:
+		it.need, it.tie = int32(n), tie(n)
+	default:
+		it.need, it.tie = int32(n), nextTie(it.tie)
+	}
+}
+
 // What leaves is the first in the order of need, tie and handle, with a tie drawn for each arrival and each change of
 // need, and none for an update that changes nothing: compared with a list that is sorted by it, beside the same
 // generators, one for entries of a need below 0 and one for the others. A newcomer displaces what is needed no more
@@ -44,9 +55,7 @@ func TestNeedLeavesInOrder(t *testing.T) {
 				}
 				it, n := &model[rapid.IntRange(0, len(model)-1).Draw(t, "which")], need.Draw(t, "need")
 				e.Update(it.h, n)
-				if it.need != int32(n) {
-					it.need, it.tie = int32(n), tie(n)
-				}
+				it.change(n, tie)
 				gone = gone[:0]
 			},
 			"remove": func(t *rapid.T) {

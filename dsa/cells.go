@@ -8,9 +8,9 @@ import (
 	"larder/internal/ident"
 )
 
-// cells is the partition of all objects into static cells: sets of objects with the same membership in every subset
-// that was registered since the cells were last forgotten. A join splits cells; a leave never merges them, because what
-// the job left in the caches would tell objects of a merged cell apart.
+// cells is the partition of all objects into static cells: sets of objects with the same membership in every subset of
+// a visible job that was registered since the cells were last forgotten. A join splits cells; a leave never merges
+// them, because what the job left in the caches would tell objects of a merged cell apart.
 //
 // Invariant: outside of a split every object with a cell is in the members of exactly that cell, and the subset of
 // every job is a union of the cells that name it in live.
@@ -54,11 +54,11 @@ func (cs *cells) member(c *cell, q uint32) uint32 {
 	return *cs.members.at(c.lo + q)
 }
 
-// mayForget reports whether the job that joins may drop all cells before it adds its own: no other job is joined, and
-// no object is visible in the caches, which could tell the old cells apart. With too many cells, passForget hides what
-// is visible.
+// mayForget reports whether the job that joins may drop all cells before it adds its own: no other visible job is
+// joined, and no object is visible in the caches, which could tell the old cells apart. With too many cells, passForget
+// hides what is visible.
 func (cs *cells) mayForget(visible int) bool {
-	alone := len(cs.jobs.byID) == 1 && cs.jobs.live.Len() == 1
+	alone := (cs.jobs.live &^ cs.jobs.unseen).Len() == 1
 	return alone && len(cs.list) > 1+len(cs.strata) && (visible == 0 || len(cs.list) > maxIdleCells)
 }
 
@@ -258,7 +258,7 @@ func (cs *cells) Check() error {
 func (cs *cells) checkSubsets(held []int) error {
 	for n, j := range cs.jobs.slot {
 		want := 0
-		if j != nil {
+		if j != nil && j.visible() {
 			if j.passes.err != nil {
 				continue
 			}

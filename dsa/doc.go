@@ -18,12 +18,12 @@
 // made exact per epoch) a pick has two steps.
 //
 // Step 1 names the cell and the tile. A static cell is a set of objects that belong to exactly the same subsets of all
-// that were ever registered (cells.go). Stratified refines cells by the tile of the object's position in the job's own
-// previous epoch. Jobs that share objects share one random order of them. The cell of a job's next pick is that of the
-// next member of its remaining set in this order, and a number at that position draws the tile in proportion to what
-// remains (tape.go). So the sequence of cells has exactly the law remaining-in-cell / remaining, and jobs visit cells
-// together, at O(1) per pick. Where nothing stays available at all, cell and tile are drawn for each pick and follow a
-// neighbour's draw (follow.go).
+// that visible jobs ever registered (cells.go). Stratified refines cells by the tile of the object's position in the
+// job's own previous epoch. Jobs that share objects share one random order of them. The cell of a job's next pick is
+// that of the next member of its remaining set in this order, and a number at that position draws the tile in
+// proportion to what remains (tape.go). So the sequence of cells has exactly the law remaining-in-cell / remaining, and
+// jobs visit cells together, at O(1) per pick. Where nothing stays available at all, cell and tile are drawn for each
+// pick and follow a neighbour's draw (follow.go).
 //
 // Step 2 takes an object of the cell and tile (draw.go). If the job prefers an available object there, it takes the one
 // in the highest form, then with the fewest needers, ties at random (lists.go). Otherwise it draws uniformly from what

@@ -18,6 +18,8 @@ type roster struct {
 	slot [MaxJobs]*job
 	live bits.JobSet // slots in use
 
+	unseen bits.JobSet // of them, those of invisible jobs
+
 	active    bits.JobSet // jobs that take batches, so count as needing something
 	marked    bits.JobSet // visible jobs whose running epoch is entered in the pool
 	taped     bits.JobSet // joined jobs of mode Stratified or Epoch
@@ -58,11 +60,19 @@ func (r *roster) admit(id ident.JobID, spec JobSpec) error {
 	return nil
 }
 
-// join gives the job the lowest free slot.
+// join gives the job the lowest free slot; an invisible one the highest, so that the slots of the others, which come in
+// that order where they are equal in all else, do not tell of it.
 // REQUIRES: one is free.
 func (r *roster) join(j *job) {
-	for r.live.Has(j.slot) {
-		j.slot++
+	if j.visible() {
+		for r.live.Has(j.slot) {
+			j.slot++
+		}
+	} else {
+		for j.slot = MaxJobs - 1; r.live.Has(j.slot); {
+			j.slot--
+		}
+		r.unseen = r.unseen.With(j.slot)
 	}
 	r.byID[j.id], r.slot[j.slot] = j, j
 	r.live, r.active = r.live.With(j.slot), r.active.With(j.slot)
@@ -86,7 +96,7 @@ func (r *roster) leave(j *job) {
 // release frees the slot of a job that has left.
 func (r *roster) release(j *job) {
 	r.slot[j.slot] = nil
-	r.live = r.live.Without(j.slot)
+	r.live, r.unseen = r.live.Without(j.slot), r.unseen.Without(j.slot)
 	r.forgetPace(j.slot)
 	r.anyForm = r.anyForm.Without(j.slot)
 	r.groupRecipes()

@@ -3,6 +3,7 @@ package dsa
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"larder/internal/ident"
 )
@@ -50,11 +51,11 @@ func (s *Sampler) Join(id ident.JobID, spec JobSpec) error {
 		}
 	}
 	s.jobs.join(j)
-	if j.slot >= inlineSlots && s.pool.marks.n == 0 {
+	if j.visible() && j.slot >= inlineSlots && s.pool.marks.n == 0 {
 		s.pool.marks.extend(s.pool.entries.n)
 	}
 	s.strict.setAhead()
-	s.work.add(j, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
+	s.work.add(j, j.membership(passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)...)
 	s.work.finish()
 	if err := j.passes.err; err != nil {
 		s.Leave(id)
@@ -95,7 +96,9 @@ func (s *Sampler) Leave(id ident.JobID) {
 	}
 	s.abandon(j)
 	s.jobs.leave(j)
-	s.pool.latest = noObject
+	if j.visible() {
+		s.pool.latest = noObject
+	}
 	s.jobs.reclassify(j)
 	s.strict.setAhead()
 	s.work.cancel(j, passRenew, passScan, passGrow, passIndex, passForget, passCount, passSplit, passMembers)
@@ -133,7 +136,18 @@ func (s *Sampler) change(j *job) {
 	}
 	s.layouts.invalidate(j)
 	j.subset, j.next = j.next, nil
-	s.work.add(j, passRenew, passScan, passGrow, passIndex, passCount, passSplit, passMembers)
+	s.work.add(j, j.membership(passRenew, passScan, passGrow, passIndex, passCount, passSplit, passMembers)...)
+}
+
+// membership leaves out what an invisible job has no part in: cells are of visible jobs alone. If it split some, the
+// orders of its neighbours would begin afresh, and their cells would be others.
+func (j *job) membership(passes ...pass) []pass {
+	if j.visible() {
+		return passes
+	}
+	return slices.DeleteFunc(passes, func(p pass) bool {
+		return p == passForget || p == passCount || p == passSplit || p == passMembers
+	})
 }
 
 // Stratum makes a set of objects a static class of its own, permanently: cells are split by it, so that its share of

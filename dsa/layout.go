@@ -2,6 +2,7 @@ package dsa
 
 import (
 	"fmt"
+	mathbits "math/bits"
 
 	"larder/internal/invariant"
 )
@@ -23,12 +24,13 @@ type layouts struct {
 	room    int    // of SetRoom
 }
 
-// layout is one layout: first it counts, over the places of the subset, then it lists, over the entries of the pool.
+// layout is one layout: first it counts, then it lists, over the places of the subset. Lists are in the order of
+// places, so the order in which objects became available, for whomever, does not show in them.
 type layout struct {
 	job   *job // nil = none is under way
 	phase layoutPhase
 	alone bool // the job draws without a tape
-	done  int  // places or entries that the phase has passed
+	done  int  // places that the phase has passed
 }
 
 // layoutPhase is the state of a layout: counting -> listing -> over. A layout that is invalidated starts again.
@@ -71,21 +73,17 @@ func (ly *layouts) slice(j *job, budget int) int {
 	}
 	n := j.index.places()
 	if y.phase == layoutListing {
-		n = ly.pool.entries.n
+		took := 0
+		if y.done, took = ly.listAvailable(j, y.done, budget); y.done == n {
+			ly.end(j)
+		}
+		return took
 	}
 	from, to := y.done, min(y.done+budget, n)
 	y.done = to
-	if y.phase == layoutListing {
-		ly.listAvailable(j, from, to)
-	} else {
-		ly.count(j, from, to)
-	}
+	ly.count(j, from, to)
 	if to == n {
-		if y.phase == layoutListing {
-			ly.end(j)
-		} else {
-			y.phase, y.done = layoutListing, 0
-		}
+		y.phase, y.done = layoutListing, 0
 	}
 	return to - from + 1
 }
@@ -156,13 +154,33 @@ func (ly *layouts) count(j *job, from, to int) {
 	}
 }
 
-// listAvailable lists what is available, preferred and needed.
-func (ly *layouts) listAvailable(j *job, from, to int) {
-	for i := from; i < to; i++ {
-		if e := ly.pool.entries.at(uint32(i)); ly.pool.wants(j, e) {
-			ly.draws.enlist(j, e)
+// wordsPerObject is how many words without an object that is available cost as much as one object.
+const wordsPerObject = 8
+
+// listAvailable lists what is available, preferred and needed, from a place on, as far as the budget goes. It returns
+// how far it came, and how much of the budget that took.
+func (ly *layouts) listAvailable(j *job, from, budget int) (to, took int) {
+	w := from / bitsPerWord
+	for ; w < len(j.owed.left) && took < budget*wordsPerObject; w++ {
+		took++
+		m := j.owed.left[w]
+		if m == 0 {
+			continue
+		}
+		x := j.index.object(uint32(w * bitsPerWord)) // the places of a word are of objects that follow each other
+		if i := int(x / bitsPerWord); i < len(ly.pool.objects.pooled) {
+			m &= ly.pool.objects.pooled[i]
+		} else {
+			m = 0
+		}
+		for ; m != 0; m &= m - 1 {
+			took += wordsPerObject
+			if e := ly.pool.entry(x + uint32(mathbits.TrailingZeros64(m))); ly.pool.wants(j, e) {
+				ly.draws.enlist(j, e)
+			}
 		}
 	}
+	return w * bitsPerWord, took/wordsPerObject + 1
 }
 
 // end ends the layout under way: the job may draw.
@@ -231,7 +249,7 @@ func (ly *layouts) Check(settled bool) error {
 	}
 	counted, n := y.done, j.index.places()
 	if y.phase == layoutListing {
-		counted, n = n, ly.pool.entries.n
+		counted = n
 	}
 	if y.done < 0 || y.done > n {
 		return fmt.Errorf("the layout of job %d has passed %d of %d", j.id, y.done, n)

@@ -29,6 +29,7 @@ type pool struct {
 	latest   uint32 // object of the last pick of a visible job, or noObject: its next SetLevel is that job's doing
 	taker    uint8  // the slot of that job
 	decoding bool   // of SetDecoding
+	apart    bool   // of KeepApart
 }
 
 // lister lists what becomes available, for the jobs that draw from it.

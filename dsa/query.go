@@ -2,6 +2,7 @@ package dsa
 
 import (
 	"fmt"
+	mathbits "math/bits"
 
 	"larder/internal/bits"
 	"larder/internal/ident"
@@ -39,9 +40,9 @@ func (s *Sampler) Err(id ident.JobID) error {
 }
 
 // JobSet returns the set of the job alone, for SetLevelFor and NeedOf; the empty set if it has not joined, or has mode
-// Blocks. It is the same until the job leaves.
+// Sequential or Blocks. It is the same until the job leaves.
 func (s *Sampler) JobSet(id ident.JobID) bits.JobSet {
-	if j := s.jobs.byID[id]; j != nil {
+	if j := s.jobs.byID[id]; j != nil && j.visible() {
 		return bits.JobSet(0).With(j.slot)
 	}
 	return 0
@@ -89,6 +90,27 @@ func (s *Sampler) NeedOf(x ident.ObjectID, jobs bits.JobSet) int {
 		return 0
 	}
 	return s.pool.needOf(uint32(x), jobs)
+}
+
+// Readers counts the jobs whose subset has x, active or not, in every epoch. Need is what is left of that in this one.
+func (s *Sampler) Readers(x ident.ObjectID) int {
+	n := 0
+	if s.objects.known(uint32(x)) {
+		n = s.cells.of(uint32(x)).live.Len()
+	}
+	for left := s.jobs.unseen; left != 0; left &= left - 1 { // these have no cells
+		if j := s.jobs.slot[mathbits.TrailingZeros64(uint64(left))]; j.phase != jobLeft {
+			if _, ok := j.index.member(uint32(x)); ok {
+				n++
+			}
+		}
+	}
+	for _, w := range s.walks.byID { // order-free: they are counted
+		if w.all != nil && w.all.Has(uint32(x)) {
+			n++
+		}
+	}
+	return n
 }
 
 // Needs reports whether the job, active or not, still needs x in its running epoch.

@@ -143,7 +143,7 @@ func (s *Sampler) At(id ident.JobID, pos int) (ident.ObjectID, bool) {
 // Touch notes that a job which the sampler does not know takes x, in an order of its own: what it brings into memory is
 // neutral. No choice, and nothing that choices are drawn from, is any other for it.
 func (s *Sampler) Touch(x ident.ObjectID) {
-	if x >= MaxObjects {
+	if x >= MaxObjects || s.pool.apart {
 		return
 	}
 	if !s.objects.known(uint32(x)) {
@@ -163,12 +163,14 @@ func (s *Sampler) take(j *job, x, l uint32) {
 	}
 	j.owed.remaining--
 	unset(j.owed.left, l)
-	s.pool.latest, s.pool.taker = x, j.slot
 	if !j.visible() {
-		s.pool.latest = noObject
-		s.pool.makeNeutral(x)
+		if !s.pool.apart {
+			s.pool.latest = noObject
+			s.pool.makeNeutral(x)
+		}
 		return
 	}
+	s.pool.latest, s.pool.taker = x, j.slot
 	if e := s.pool.entry(x); e != nil {
 		s.pool.take(e, j)
 	}
@@ -212,6 +214,12 @@ func (s *Sampler) SetRoom(samples int) { s.layouts.room = max(samples, 0) }
 // of one that would be read (prefer.go). It takes effect for Stratified and Epoch jobs from their next epoch on at the
 // latest. In a new sampler no object stays decoded.
 func (s *Sampler) SetDecoding(on bool) { s.pool.decoding = on }
+
+// KeepApart says that the caller tells apart what jobs of mode Sequential or Blocks, and others that the sampler does
+// not know, bring into memory: SetLevel is called only for what is there for the sake of the visible jobs. No object is
+// neutral from now on.
+// REQUIRES: no job has joined.
+func (s *Sampler) KeepApart() { s.pool.apart = true }
 
 // InSlices leaves work to Work from now on: Join, StartEpoch, Abandon, Leave and Return take microseconds, and until
 // Ready reports true for a job, Next and At return false for it.

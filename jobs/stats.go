@@ -28,9 +28,16 @@ type Bad struct {
 type Stats struct {
 	SourceReads, SourceBytes, Decodes, Augments uint64
 	Hits                                        [ident.NumForms]uint64
+	FromBlocks                                  FromBlocks
 	Samples, Batches, Quarantined               uint64
 	Wait                                        time.Duration
 	Bad                                         []Bad // the first keepBad
+}
+
+// FromBlocks counts samples that came from blocks that jobs of mode Blocks hold in memory.
+type FromBlocks struct {
+	Own    uint64 // the block was read for this job
+	Shared uint64 // it was read for another one
 }
 
 const keepBad = 1000

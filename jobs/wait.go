@@ -95,9 +95,14 @@ type Facts struct {
 // Outage is a place that a dataset is read from and that does not answer.
 type Outage struct {
 	Why   string
-	For   time.Duration
+	Since time.Time
+	For   time.Duration // since then
 	Again time.Duration // the pause before the next try
+	Limit time.Duration // for which next() waits for it; 0 = for ever
 }
+
+// Over reports whether next() waits for it no more.
+func (o *Outage) Over() bool { return o.Limit > 0 && o.For >= o.Limit }
 
 // Workers are the worker processes of clients that can make a job's samples.
 type Workers struct {
@@ -124,6 +129,7 @@ type Machine struct {
 	Busy    int           // workers that compute
 	Reads   int           // under way at storage
 	Oldest  time.Duration // of them
+	Outage  time.Duration // for which next() waits for storage that fails; 0 = for ever
 	Limit   string        // that storage is held to, in words; "" = none
 	Cores   float64       // part of the cores in use by workers lately
 	Storage float64       // part of the time in which something was being read lately
@@ -136,6 +142,8 @@ type Wait struct {
 	Rank  int
 	Ranks []int         // that are waited for
 	For   time.Duration // that its client has waited in next(); 0 = it does not wait at this moment
+	// Outage is that of the storage that it waits for; nil = it waits for something else, or storage answers.
+	Outage *Outage
 }
 
 // busyCores is the part of the cores from which on they are what limits: reads that are under way meanwhile are ahead
@@ -199,9 +207,13 @@ func (f *Facts) preparing(m Machine, say func(Cause, string, ...any) Wait) Wait 
 	}
 	cores := fmt.Sprintf("cores: %d of %d workers decode or augment, and used %.0f %% of the cores over the last second",
 		m.Busy, m.Workers, 100*m.Cores)
-	if o := f.Outage; o != nil {
-		return say(Storage, "storage, which has failed for %s and is tried again every %s: %s; %s", seconds(o.For),
-			seconds(o.Again), o.Why, next)
+	if f.Outage != nil {
+		o := *f.Outage
+		o.Limit = m.Outage
+		w := say(Storage, "storage, which has failed for %s and is tried again every %s: %s; %s%s", seconds(o.For),
+			seconds(o.Again), o.Why, next, o.end())
+		w.Outage = &o
+		return w
 	}
 	if k := f.Workers; k != nil && f.Rows > f.There {
 		return say(Worker, "%s; %s", k.text(), next)
@@ -215,6 +227,17 @@ func (f *Facts) preparing(m Machine, say func(Cause, string, ...any) Wait) Wait 
 		return say(Storage, "%s; %s", storage, next)
 	}
 	return say(Work, "larder: it is at work on it; %s", next)
+}
+
+// end says how long next() waits.
+func (o *Outage) end() string {
+	switch {
+	case o.Over():
+		return fmt.Sprintf("; next() raises an error after %s (source.outage_timeout)", o.Limit)
+	case o.Limit > 0:
+		return fmt.Sprintf("; next() waits %s for it (source.outage_timeout)", o.Limit)
+	}
+	return ""
 }
 
 func (k *Workers) text() string {

@@ -100,6 +100,37 @@ func TestShareGroupsNearTheirBound(t *testing.T) {
 	}
 }
 
+// shareClients draws jobs that share what is augmented, with ranks, deaths, breaks, changes of subsets and pauses.
+func shareClients(r *xrand.Rand, n int) []Client {
+	var clients []Client
+	for i := range 2 + r.IntN(3) {
+		lo := r.IntN(n / 3)
+		c := client(fmt.Sprint("j", i), span(lo, n-r.IntN(n/3)), 1+r.IntN(16), 3+r.IntN(4))
+		c.Step, c.Share, c.Key = []time.Duration{1, 4}[i%2]*time.Millisecond, true, 9
+		c.Sample.Mode = []dsa.Mode{dsa.Stratified, dsa.Epoch, dsa.Strict, dsa.Fixed, dsa.Sequential}[r.IntN(5)]
+		c.Spec.World = 1 + r.IntN(2)
+		c.Start = time.Duration(r.IntN(60)) * time.Millisecond
+		switch r.IntN(4) {
+		case 0, 1:
+			c.Die, c.Back = 1+r.IntN(c.Spec.Batches(0)*(1+2*(2-c.Spec.World))), time.Duration(1+r.IntN(40))*time.Millisecond
+		case 2:
+			if c.Spec.World == 1 {
+				c.Break = 1 + r.IntN(2)
+			}
+		}
+		if r.IntN(3) == 0 {
+			c.Change = map[int][]ident.ObjectID{1 + r.IntN(9): span(r.IntN(n/2), n)}
+		}
+		if r.IntN(4) == 0 {
+			c.Pause, c.PauseFor = 1+r.IntN(8), time.Duration(1+r.IntN(50))*time.Millisecond
+		}
+		if c.Spec.Validate() == nil {
+			clients = append(clients, c)
+		}
+	}
+	return clients
+}
+
 // TestNothingIsAugmentedTwiceForOneJob: the speeds of four jobs of a group differ by four; they die and come back,
 // break off, change subset, pause. No (job, sample, instance) comes twice, to whichever rank or client of the job.
 func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
@@ -111,32 +142,7 @@ func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 	for seed := range seeds {
 		r := xrand.New(uint64(seed), 79)
 		n := 30 + r.IntN(150)
-		var clients []Client
-		for i := range 2 + r.IntN(3) {
-			lo := r.IntN(n / 3)
-			c := client(fmt.Sprint("j", i), span(lo, n-r.IntN(n/3)), 1+r.IntN(16), 3+r.IntN(4))
-			c.Step, c.Share, c.Key = []time.Duration{1, 4}[i%2]*time.Millisecond, true, 9
-			c.Sample.Mode = []dsa.Mode{dsa.Stratified, dsa.Epoch, dsa.Strict, dsa.Fixed, dsa.Sequential}[r.IntN(5)]
-			c.Spec.World = 1 + r.IntN(2)
-			c.Start = time.Duration(r.IntN(60)) * time.Millisecond
-			switch r.IntN(4) {
-			case 0, 1:
-				c.Die, c.Back = 1+r.IntN(c.Spec.Batches(0)*(1+2*(2-c.Spec.World))), time.Duration(1+r.IntN(40))*time.Millisecond
-			case 2:
-				if c.Spec.World == 1 {
-					c.Break = 1 + r.IntN(2)
-				}
-			}
-			if r.IntN(3) == 0 {
-				c.Change = map[int][]ident.ObjectID{1 + r.IntN(9): span(r.IntN(n/2), n)}
-			}
-			if r.IntN(4) == 0 {
-				c.Pause, c.PauseFor = 1+r.IntN(8), time.Duration(1+r.IntN(50))*time.Millisecond
-			}
-			if c.Spec.Validate() == nil {
-				clients = append(clients, c)
-			}
-		}
+		clients := shareClients(r, n)
 		m := model(uint64(seed), 0)
 		m.Tiers, m.Lease = tiers(int64(r.IntN(n*800))), time.Minute
 		if r.IntN(3) == 0 {

@@ -161,6 +161,11 @@ func scenario(seed uint64) (Model, []Client) {
 		}
 		m.Data = append(m.Data, d)
 	}
+	return m, scenarioClients(r, n)
+}
+
+// scenarioClients draws jobs on parts of n samples.
+func scenarioClients(r *xrand.Rand, n int) []Client {
 	modes := []dsa.Mode{dsa.Stratified, dsa.Stratified, dsa.Epoch, dsa.Fixed, dsa.Sequential, dsa.Strict}
 	var clients []Client
 	for i := range 1 + r.IntN(6) {
@@ -219,7 +224,7 @@ func scenario(seed uint64) (Model, []Client) {
 		}
 		clients = append(clients, c)
 	}
-	return m, clients
+	return clients
 }
 
 // TestRandomWorlds is the deterministic simulation: every seed is a world with faults, the core is checked after steps,

@@ -58,20 +58,7 @@ func tiersWorld(seed uint64) (Model, []Client) {
 		return t
 	}
 	m.Tiers = draw()
-	var clients []Client
-	for i := range 2 + r.IntN(3) {
-		set := r.IntN(3)
-		from := 200*set + r.IntN(100) // datasets overlap
-		c := client(fmt.Sprint("j", i), span(from, from+100+r.IntN(200)), 1+r.IntN(20), 2+r.IntN(2))
-		c.Data, c.Names = ident.DatasetID(set), []string{fmt.Sprint("set", set), fmt.Sprint("uri", set)}
-		c.Prefix, c.Suffix = ident.RecipeID(1+r.IntN(2)), ident.RecipeID(2+r.IntN(2))
-		c.Sample.Mode = []dsa.Mode{dsa.Stratified, dsa.Epoch, dsa.Strict, dsa.Fixed, dsa.Sequential}[r.IntN(5)]
-		c.Start, c.Step = time.Duration(r.IntN(300))*time.Millisecond, time.Duration(1+r.IntN(10))*time.Millisecond
-		if r.IntN(3) == 0 {
-			c.Share, c.Key = true, ident.RecipeID(10+set*4)+c.Suffix
-		}
-		clients = append(clients, c)
-	}
+	clients := tiersClients(r)
 	odd := []float64{0, math.NaN(), math.Inf(1), -3}
 	for range 3 + r.IntN(20) {
 		at := time.Duration(r.IntN(2000)) * time.Millisecond
@@ -98,6 +85,25 @@ func tiersWorld(seed uint64) (Model, []Client) {
 		m.Rates[at] = x
 	}
 	return m, clients
+}
+
+// tiersClients draws jobs on three datasets that overlap.
+func tiersClients(r *xrand.Rand) []Client {
+	var clients []Client
+	for i := range 2 + r.IntN(3) {
+		set := r.IntN(3)
+		from := 200*set + r.IntN(100) // datasets overlap
+		c := client(fmt.Sprint("j", i), span(from, from+100+r.IntN(200)), 1+r.IntN(20), 2+r.IntN(2))
+		c.Data, c.Names = ident.DatasetID(set), []string{fmt.Sprint("set", set), fmt.Sprint("uri", set)}
+		c.Prefix, c.Suffix = ident.RecipeID(1+r.IntN(2)), ident.RecipeID(2+r.IntN(2))
+		c.Sample.Mode = []dsa.Mode{dsa.Stratified, dsa.Epoch, dsa.Strict, dsa.Fixed, dsa.Sequential}[r.IntN(5)]
+		c.Start, c.Step = time.Duration(r.IntN(300))*time.Millisecond, time.Duration(1+r.IntN(10))*time.Millisecond
+		if r.IntN(3) == 0 {
+			c.Share, c.Key = true, ident.RecipeID(10+set*4)+c.Suffix
+		}
+		clients = append(clients, c)
+	}
+	return clients
 }
 
 // TestTheTiersChangeNothingButSpeed: in worlds whose memory changes all the time every job gets in every epoch exactly

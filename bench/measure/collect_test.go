@@ -103,21 +103,6 @@ func TestQualityTellsRandomFromBiased(t *testing.T) {
 	}); *q.EpochCorrelation < q.EpochCorrelationLimit {
 		t.Errorf("epochs that resemble each other: %+v", q)
 	}
-	front := func(early func(x uint32) bool) func(int, []uint32, []uint32) []uint32 {
-		return func(_ int, o, _ []uint32) []uint32 { // a third of those come first
-			k := 0
-			slices.SortStableFunc(o, func(a, b uint32) int {
-				rank := func(x uint32) int {
-					if early(x) && xrand.Hash(uint64(x), uint64(k))%3 == 0 {
-						return 0
-					}
-					return 1
-				}
-				return rank(a) - rank(b)
-			})
-			return o
-		}
-	}
 	if q := bias(front(func(x uint32) bool { return x < n/4 })); *q.PositionKS < q.PositionKSLimit ||
 		q.PositionGroup != "first quarter by id" {
 		t.Errorf("the first ids come early: %+v, %v", q, *q.PositionKS)
@@ -133,6 +118,28 @@ func TestQualityTellsRandomFromBiased(t *testing.T) {
 	}); *q.LabelChi2 < q.LabelChi2Limit {
 		t.Errorf("batches of two classes: %+v", q)
 	}
+	sharedHalfFirst(t, r, n)
+}
+
+// front is orders in which a third of what is early comes first.
+func front(early func(x uint32) bool) func(int, []uint32, []uint32) []uint32 {
+	return func(_ int, o, _ []uint32) []uint32 {
+		slices.SortStableFunc(o, func(a, b uint32) int {
+			rank := func(x uint32) int {
+				if early(x) && xrand.Hash(uint64(x), 0)%3 == 0 {
+					return 0
+				}
+				return 1
+			}
+			return rank(a) - rank(b)
+		})
+		return o
+	}
+}
+
+// sharedHalfFirst looks at a job to which comes first what another one wants too, and at one of a prescribed order.
+func sharedHalfFirst(t *testing.T, r *xrand.Rand, n int) {
+	t.Helper()
 	// What another job wants too comes first.
 	c := New(samples(n))
 	c.Register(0, Demand{Name: "other", Subset: ids(n / 2), Batch: 16})

@@ -8,6 +8,7 @@ prints one line of JSON at its end. It needs no module but those of Python, beca
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
@@ -69,6 +70,22 @@ def crop(width: int, height: int, rng: Any = random) -> tuple[int, int, int, int
     elif width / height > 4 / 3:
         w = round(h * 4 / 3)
     return (width - w) // 2, (height - h) // 2, w, h
+
+
+def cropped(dataset: type, crop: int) -> type:
+    """A streaming dataset of the files' bytes whose samples are decoded by Pillow, cropped, flipped, and labelled."""
+    from PIL import Image
+    from torchvision import transforms
+
+    change = transforms.Compose([transforms.RandomResizedCrop(crop), transforms.RandomHorizontalFlip(),
+                                 transforms.PILToTensor()])
+
+    class Images(dataset):
+        def __getitem__(self, i: Any) -> tuple:
+            sample = super().__getitem__(i)
+            return change(Image.open(io.BytesIO(sample["image"])).convert("RGB")), sample["label"]
+
+    return Images
 
 
 def files(data: str) -> tuple[list[str], list[int]]:

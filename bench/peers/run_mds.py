@@ -1,12 +1,12 @@
 """MosaicML streaming: shards of the files' own bytes, read in torch's DataLoader; Pillow decodes, crops and resizes.
 
-A second program, `convert`, writes the shards. Two jobs cannot open one folder of shards, so each has a folder of hard
-links to the same files. With `remote` each job downloads the shards from there into a folder of its own.
+A second program, `convert`, writes the shards, of at most so many bytes each. Two jobs cannot open one folder of
+shards, so each has a folder of hard links to the same files. With `remote` each job downloads the shards from there
+into a folder of its own.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 import sys
@@ -14,19 +14,17 @@ import sys
 import child
 
 
-def convert(data: str, target: str) -> None:
+def convert(data: str, target: str, size: str = "") -> None:
     from streaming import MDSWriter
 
-    with MDSWriter(out=target, columns={"image": "bytes", "label": "int"}) as out:
+    with MDSWriter(out=target, columns={"image": "bytes", "label": "int"}, size_limit=int(size or 1 << 26)) as out:
         for path, label in zip(*child.files(data), strict=True):
             out.write({"image": pathlib.Path(path).read_bytes(), "label": label})
 
 
 def open_loader(spec: child.Spec) -> child.Epoch:
     import torch
-    from PIL import Image
     from streaming import StreamingDataset
-    from torchvision import transforms
 
     torch.set_num_threads(1)
     folder = pathlib.Path(spec["scratch"], f"job-{spec['job']}")
@@ -34,15 +32,8 @@ def open_loader(spec: child.Spec) -> child.Epoch:
     remote = spec.get("remote")
     for shard in [] if remote else pathlib.Path(spec["converted"]).iterdir():
         os.link(shard, folder / shard.name)
-    change = transforms.Compose([transforms.RandomResizedCrop(spec["crop"]), transforms.RandomHorizontalFlip(),
-                                 transforms.PILToTensor()])
-
-    class Images(StreamingDataset):
-        def __getitem__(self, i: int) -> tuple:
-            sample = super().__getitem__(i)
-            return change(Image.open(io.BytesIO(sample["image"])).convert("RGB")), sample["label"]
-
-    images = Images(remote=remote, local=str(folder), shuffle=True, shuffle_seed=spec["job"], batch_size=spec["batch"])
+    cropped = child.cropped(StreamingDataset, spec["crop"])
+    images = cropped(remote=remote, local=str(folder), shuffle=True, shuffle_seed=spec["job"], batch_size=spec["batch"])
     loader = torch.utils.data.DataLoader(images, batch_size=spec["batch"], num_workers=spec["workers"],
                                          persistent_workers=spec["workers"] > 0)
     return lambda: iter(loader)
@@ -50,6 +41,6 @@ def open_loader(spec: child.Spec) -> child.Epoch:
 
 if __name__ == "__main__":
     if sys.argv[1] == "convert":
-        convert(*sys.argv[2:4])
+        convert(*sys.argv[2:5])
     else:
         child.run(open_loader)

@@ -49,7 +49,7 @@ class Bar:
     """A figure that has to reach a bar. It is the median of mine, over the best (largest) median of reference when
     there is one; where mine and the reference were measured in turn in one run, it is the median of the ratios of the
     runs. With ``inverse`` it is the reference over mine, where less is better. at_least: the lower end of the interval
-    counts, else the upper."""
+    counts, else the upper. With ``end`` the figure itself has to reach the bar, and that end of the interval this."""
 
     what: str
     mine: Source
@@ -59,6 +59,7 @@ class Bar:
     inverse: bool = False
     at_least: bool = True
     unit: str = "x"
+    end: float | None = None
     counted: bool = False  # a count, not a time: one run is enough
     valid: Callable[[Runs], str] = field(default=lambda _runs: "")  # why the figure does not count
 
@@ -74,7 +75,11 @@ class Figure:
 
     @property
     def met(self) -> bool:
-        return not self.why and (self.low >= self.bar.bar if self.bar.at_least else self.high <= self.bar.bar)
+        b = self.bar
+        counts = b.bar if b.end is None else b.end
+        if b.at_least:
+            return not self.why and self.value >= b.bar and self.low >= counts
+        return not self.why and self.value <= b.bar and self.high <= counts
 
 
 def bootstrap(samples: Sequence[Sequence[float]], value: Callable[[Sequence[Sequence[float]]], float]) -> tuple[float,
@@ -121,6 +126,8 @@ def bars_table(figures: Sequence[Figure]) -> list[str]:
     for f in figures:
         sign = "≥" if f.bar.at_least else "≤"
         bar = f"{sign} {number(f.bar.bar, f.bar.unit)}"
+        if f.bar.end is not None:
+            bar += f", its end {sign} {number(f.bar.end, f.bar.unit)}"
         if f.why and not f.value:
             out.append(f"| {f.bar.what} | – | – | {bar} | {f.why} | {f.bar.named} |")
             continue

@@ -148,6 +148,7 @@ class Daemon:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=30)
+        self.process.stdout.close()
         self.log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
         shutil.rmtree(self.state, ignore_errors=True)

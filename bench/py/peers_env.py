@@ -51,6 +51,7 @@ ENVIRONMENTS = {e.name: e for e in (
     Environment("ffcv", "import ffcv.loader", over=True, debian=("libopencv-dev", "libturbojpeg0-dev", "pkg-config")),
     Environment("spdl", "import spdl.pipeline, spdl.io; spdl.io.demux_config()", over=True, debian=("libavdevice59",)),
     Environment("mds", "import streaming, torchvision", over=True),
+    Environment("litdata", "import litdata, boto3, torchvision", over=True),
 )}
 
 

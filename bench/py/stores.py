@@ -1,175 +1,105 @@
-"""Tars in a bucket behind a slow line, and tars beside folders on a local disk.
+"""Datasets in a bucket behind a slow line, and tars beside folders on a local disk.
 
-    .venv/bin/python bench/py/stores.py [--minutes 10] [--images 1216] [--latency 30] [--bandwidth 8] [--write]
+    .venv/bin/python bench/py/stores.py [--minutes 15] [--images 1216] [--latency 30] [--bandwidth 8] [--only WORD]
+        [--write]
 
-The work is that of peers.py: RandomResizedCrop(224) and a flip, uint8 batches of 64. larder keeps stored bytes in
-memory and nothing decoded, as MosaicML streaming keeps its shards on the disk. versitygw serves a folder as S3; a line
-before it adds the latency to every request and lets through so many MiB a second, of all connections together. Four
-jobs begin together and go through one epoch: larder on `wds:s3://`, and MosaicML streaming on `s3://` with boto3, each
-job with a cache of its own, as it is written for. Bytes are those that came through the line. Then four jobs of larder
-on the same images on the local disk, as a folder and as tars, from the page cache, and nothing is kept. Every round
-runs all of it in turn, every second one backwards. Figures are medians (lowest to highest).
+The work is that of peers.py: RandomResizedCrop(224) and a flip, uint8 batches of 64. versitygw serves a folder as S3; a
+line before it (bucket.py) adds the latency to every request and lets through so many MiB a second, of all connections
+together. Bytes and GETs are those that came through it, from when the jobs begin; an index is made before that.
 
---write rewrites the rows of docs/measurements/stores.md.
+Four jobs begin together and go through one epoch: larder on `wds:s3://`, with stored bytes in memory and nothing
+decoded; MosaicML streaming and LitData on `s3://` with boto3, each job with a cache of its own, as they are written
+for. Tars, shards and chunks have about 16 MB each. Then four jobs of larder with a disk tier that holds the set and
+nothing in memory: a first epoch, and one of four other jobs after it. Then one job with nothing kept, in random order
+and in order="blocks(8, 2MiB)". Then four jobs of larder on the same images on the local disk, as a folder and as tars,
+from the page cache, and nothing is kept. Every round runs all of it in turn, every second one backwards. Figures are
+medians (lowest to highest).
+
+--only runs the rows that have the word in their name. --write rewrites the rows of docs/measurements/stores.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import io
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import figures
 import loaders
 import peers
 import peers_env
+from bucket import SHARDS, Line, Passed, slow_bucket, tars
 from loaders import BATCH, NOTHING, ROOT, Daemon, out_dir
 from peers_figures import outcome
 
 from bench import machine
 
-JOBS, SHARDS = 4, 8
+JOBS, CHUNK = 4, 16 << 20
+ORDER = "blocks(8, 2MiB)"
 PAGE = ROOT / "docs/measurements/stores.md"
 BEGIN, END = "<!-- stores: written by bench/py/stores.py -->", "<!-- end of the stores -->"
-KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "a-secret-of-tests", "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true"}
-ROWS = {"s3": "larder, wds:s3://", "mosaic": "MosaicML streaming, s3://", "wds": "larder, wds: on the local disk",
-        "folder": "larder, imagefolder: on the local disk"}
+MEMORY = ("tiers.total=512MiB", "tiers.encoded=448MiB", "tiers.decoded=0", "tiers.augmented=0")
+ROWS = {"s3": "larder, wds:s3://", "mds": "MosaicML streaming, s3://", "litdata": "LitData, s3://",
+        "disk": "larder, a disk tier, first epoch", "again": "larder, a disk tier, the epoch after it",
+        "random": "larder, one job, nothing kept, random order", "blocks": f'larder, the same, order="{ORDER}"',
+        "wds": "larder, wds: on the local disk", "folder": "larder, imagefolder: on the local disk"}
+PEERS = {"mds": "MosaicML streaming", "litdata": "LitData"}
+REMOTE = ("s3", "mds", "litdata", "disk", "again", "random", "blocks")
 
-
-# --- the line -------------------------------------------------------------------------------------------------------
-
-
-async def line(port: int, server: int, latency: float, rate: float, passed: Any) -> None:
-    """Passes connections on: what a client sends is late by `latency`, what it gets comes at `rate` bytes a second."""
-    free = [0.0]  # when the line is free again
-
-    async def down(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-        while chunk := await source.read(64 << 10):
-            free[0] = max(free[0], time.monotonic()) + len(chunk) / rate
-            await asyncio.sleep(free[0] - time.monotonic())
-            passed.value += len(chunk)
-            to.write(chunk)
-            await to.drain()
-        to.close()
-
-    async def up(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-        while chunk := await source.read(64 << 10):
-            await asyncio.sleep(latency)
-            to.write(chunk)
-            await to.drain()
-        to.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", server)
-        await asyncio.gather(up(reader, back), down(there, writer), return_exceptions=True)
-
-    async with await asyncio.start_server(serve, "127.0.0.1", port) as s:
-        await s.serve_forever()
-
-
-def pass_on(*how: Any) -> None:
-    asyncio.run(line(*how))
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def answers(port: int) -> None:
-    """Waits until something listens on a port."""
-    for _ in range(600):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.05)
-    raise SystemExit(f"nothing listens on port {port}")
-
-
-@contextlib.contextmanager
-def slow_bucket(folder: pathlib.Path, latency: float, rate: float) -> Iterator[tuple[str, Any]]:
-    """The address of S3 behind the line, and the bytes that came through."""
-    binary = os.environ.get("LARDER_VERSITYGW") or str(ROOT / "bin/tools/versitygw")
-    port, outer = free_port(), free_port()
-    with tempfile.TemporaryDirectory(prefix="stores-") as meta, open(out_dir() / "stores.log", "a") as log:
-        server = subprocess.Popen(
-            [binary, "--port", f"127.0.0.1:{port}", "--access", KEYS["AWS_ACCESS_KEY_ID"], "--secret",
-             KEYS["AWS_SECRET_ACCESS_KEY"], "--quiet", "--keep-alive", "posix", "--sidecar", meta, str(folder)],
-            stdout=log, stderr=log)
-        passed = multiprocessing.Value("q", 0)
-        proxy = multiprocessing.Process(target=pass_on, args=(outer, port, latency, rate, passed), daemon=True)
-        proxy.start()
-        try:
-            answers(port)
-            answers(outer)
-            yield f"http://127.0.0.1:{outer}", passed
-        finally:
-            proxy.terminate()
-            proxy.join()
-            server.kill()
-            server.wait()
-
-
-# --- data -----------------------------------------------------------------------------------------------------------
-
-
-def tars(data: str, out: pathlib.Path) -> pathlib.Path:
-    """The images as tars of WebDataset, in an order that is mixed over the classes; made once and kept."""
-    if out.is_dir():
-        return out
-    files = sorted(f for f in pathlib.Path(data).glob("*/*") if f.is_file())
-    classes = {name: str(i).encode() for i, name in enumerate(sorted({f.parent.name for f in files}))}
-    half = out.with_name(out.name + ".half")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
-    for k in range(SHARDS):
-        with tarfile.open(half / f"train-{k:03}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-            for n, f in list(enumerate(files))[k::SHARDS]:
-                for suffix, body in (("jpg", f.read_bytes()), ("cls", classes[f.parent.name])):
-                    member = tarfile.TarInfo(f"{n:08}.{suffix}")
-                    member.size = len(body)
-                    tar.addfile(member, io.BytesIO(body))
-    half.rename(out)
-    return out
+Figures = dict[str, float]
+Runs = dict[str, list[Figures]]
+Cells = dict[str, Callable[[], list[Figures]]]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def race(python: str, program: str, spec: dict[str, Any], env: dict[str, str], each: Any = None) -> dict[str, float]:
-    """Four jobs that begin together; `each` is called when they begin."""
+@dataclass(frozen=True)
+class Bench:
+    """What all runs share. line is None for runs that have nothing to do with it."""
+
+    binary: str
+    data: str
+    line: Line | None = None
+
+    def passed(self) -> Passed:
+        return self.line.passed() if self.line else Passed(0, 0)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return self.line.env if self.line else {}
+
+
+def race(b: Bench, python: str, program: str, spec: dict[str, Any], env: dict[str, str]) -> Figures:
+    """Jobs that begin together, one epoch each: images a second, seconds, and what came through the line."""
     children: list[subprocess.Popen] = []
+    jobs = spec.get("jobs", JOBS)
     with open(out_dir() / "stores.log", "a") as log, tempfile.TemporaryDirectory(dir=peers.home()) as scratch:
         try:
-            for job in range(JOBS):
-                own = spec | {"batch": BATCH, "crop": 224, "epochs": 1, "probe": "", "job": job, "jobs": JOBS,
-                              "scratch": scratch, "variant": "", "workers": 2, "servers": spec.get("servers", [])}
+            for job in range(jobs):
+                own = {"data": b.data, "batch": BATCH, "crop": 224, "epochs": 1, "probe": "", "job": job, "jobs": jobs,
+                       "scratch": scratch, "variant": "", "workers": 2, "servers": []} | spec
                 children.append(subprocess.Popen(
                     [python, str(ROOT / "bench/peers" / program), json.dumps(own)], stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-                    env=os.environ | env | {"PYTHONUNBUFFERED": "1"}))
+                    env=os.environ | b.env | env | {"PYTHONUNBUFFERED": "1"}))
             watch = threading.Timer(peers.PATIENCE, lambda: [peers.kill(p) for p in children])
             watch.start()
             for p in children:
                 peers.line_of(p, "ready")
-            begun = each() if each else 0
+            begun = b.passed()
             for p in children:
                 p.stdin.write("go\n")
                 p.stdin.flush()
@@ -178,69 +108,112 @@ def race(python: str, program: str, spec: dict[str, Any], env: dict[str, str], e
         finally:
             for p in children:
                 peers.end(p)
+    ended = b.passed()
     seconds = max(r["marks"][1]["at"] for r in results) - min(r["marks"][0]["at"] for r in results)
-    return {"rate": outcome(results)["first"], "seconds": seconds, "bytes": (each() - begun) if each else 0}
+    return {"rate": outcome(results)["first"], "seconds": seconds, "bytes": ended.bytes - begun.bytes,
+            "gets": ended.gets - begun.gets}
 
 
-def larder(args: argparse.Namespace, uri: str, data: str, env: dict[str, str], passed: Any = None) -> dict[str, float]:
-    """One run of larder: the index is made before the clock."""
-    binary = args.bin
+@contextlib.contextmanager
+def daemon(b: Bench, uri: str, *keys: str) -> Iterator[Callable[..., Figures]]:
+    """A daemon with these settings, and an index that was made before: a call of what it yields is one race."""
     with tempfile.TemporaryDirectory(prefix="stores-") as cache:  # no index of an earlier run
-        return of_daemon(binary, uri, data, env | {"XDG_CACHE_HOME": cache}, passed)
+        env = os.environ | b.env | {"XDG_CACHE_HOME": cache}
+        d = Daemon(b.binary, *(f for k in (*keys, "source.readers=64") for f in ("--set", k)), env=env)
+        try:
+            before = b.passed().bytes
+            subprocess.run([b.binary, "--socket", d.socket, "dataset", "add", uri], check=True, capture_output=True,
+                           env=env)
+            index = b.passed().bytes - before
+            mine = {"LARDER_SOCKET": d.socket, "PYTHONPATH": str(ROOT / "python")}
+
+            def run(**spec: Any) -> Figures:
+                of = spec | {"uri": uri, "servers": [d.process.pid]}
+                return race(b, sys.executable, "run_larder.py", of, mine) | {"index": index}
+
+            yield run
+        finally:
+            d.close()
 
 
-def of_daemon(binary: str, uri: str, data: str, env: dict[str, str], passed: Any) -> dict[str, float]:
-    """One run with a daemon of its own."""
-    keep = ("tiers.total=512MiB", "tiers.encoded=448MiB", "tiers.decoded=0", "tiers.augmented=0", "source.readers=64")
-    daemon = Daemon(binary, *(f for k in (keep if passed else NOTHING) for f in ("--set", k)), env=os.environ | env)
-    try:
-        before = passed.value if passed else 0
-        subprocess.run([binary, "--socket", daemon.socket, "dataset", "add", uri], check=True, capture_output=True,
-                       env=os.environ | env)
-        index = (passed.value - before) if passed else 0
-        spec = {"uri": uri, "data": data, "servers": [daemon.process.pid]}
-        mine = env | {"LARDER_SOCKET": daemon.socket, "PYTHONPATH": str(ROOT / "python")}
-        return race(sys.executable, "run_larder.py", spec, mine, (lambda: passed.value) if passed else None) | {
-            "index": index}
-    finally:
-        daemon.close()
+def larder(b: Bench, uri: str, *keys: str, **spec: Any) -> Figures:
+    with daemon(b, uri, *keys) as run:
+        return run(**spec)
 
 
-def measure(args: argparse.Namespace) -> tuple[dict[str, list[dict[str, float]]], int, str]:
-    """The runs of each row, the bytes of the images, and why MosaicML is not among them."""
-    data = peers.photographs(args.images)
+def with_disk(b: Bench, uri: str, stored: int) -> tuple[Figures, Figures]:
+    """Two races of one daemon: the disk tier is empty before the first."""
+    with tempfile.TemporaryDirectory(prefix="tier-", dir=peers.home()) as tier, daemon(
+            b, uri, *NOTHING, f"tiers.disk.dir={tier}", f"tiers.disk.size={2 * stored + (64 << 20)}") as run:
+        return run(), run()
+
+
+def absent() -> dict[str, str]:
+    """Why a peer cannot run here."""
+    out = {}
+    for name in PEERS:
+        e = peers_env.ENVIRONMENTS[name]
+        if not peers_env.ready(e):
+            out[name] = f"its environment is not there: bench/py/peers_env.py {name} builds it"
+    return out
+
+
+def shards_of(name: str, data: str, folder: pathlib.Path) -> pathlib.Path:
+    """The images in a peer's own format; made once for a version of the peer, and kept."""
+    e = peers_env.ENVIRONMENTS[name]
+    out = folder / peers_env.shown(e.pins.read_text()).replace(" ", "-")
+    if not out.is_dir():
+        half = folder / f"{out.name}.half"
+        shutil.rmtree(half, ignore_errors=True)
+        subprocess.run([str(e.python), str(ROOT / f"bench/peers/run_{name}.py"), "convert", data, str(half),
+                        str(CHUNK)], check=True, stdout=subprocess.DEVNULL)
+        half.rename(out)
+    return out
+
+
+def cells(b: Bench, packed: pathlib.Path, shards: dict[str, str], stored: int) -> Cells:
+    """What can be run, by the rows that it gives, joined by +."""
+    local = Bench(b.binary, b.data)
+    remote = f"wds:s3://bench/wds/train-{{000..{SHARDS - 1:03}}}.tar"
+    out: Cells = {"s3": lambda: [larder(b, remote, *MEMORY)]}
+    for name, shard in shards.items():
+        python = str(peers_env.ENVIRONMENTS[name].python)
+        out[name] = lambda name=name, shard=shard, python=python: [
+            race(b, python, f"run_{name}.py", {"remote": f"s3://bench/{shard}"}, {})]
+    return out | {
+        "disk+again": lambda: list(with_disk(b, remote, stored)),
+        "random": lambda: [larder(b, remote, *NOTHING, jobs=1)],
+        "blocks": lambda: [larder(b, remote, *NOTHING, jobs=1, order=ORDER)],
+        "wds": lambda: [larder(local, f"wds:{packed}", *NOTHING)],
+        "folder": lambda: [larder(local, f"imagefolder:{b.data}", *NOTHING)],
+    }
+
+
+def measure(args: argparse.Namespace, data: str) -> tuple[Runs, int, dict[str, str]]:
+    """The runs of each row, the bytes of the images, and which peers are not among them, and why."""
     stored = sum(f.stat().st_size for f in pathlib.Path(data).glob("*/*"))
-    buckets = peers.home() / f"buckets-{args.images}"
+    buckets = peers.home() / f"buckets-{pathlib.Path(data).name}"
     packed = tars(data, buckets / "bench" / "wds")
-    mosaic = peers_env.ENVIRONMENTS["mds"]
-    can = subprocess.run([str(mosaic.python), "-c", "import streaming, boto3"], capture_output=True, check=False) \
-        if mosaic.python.exists() else None
-    absent = "" if can and can.returncode == 0 else "its environment has no boto3, or is not there: make bench-peers"
-    shards = buckets / "bench" / "mds"
-    if not absent and not shards.is_dir():
-        subprocess.run([str(mosaic.python), str(ROOT / "bench/peers/run_mds.py"), "convert", data, str(shards)],
-                       check=True)
-    runs: dict[str, list[dict[str, float]]] = {}
-    with slow_bucket(buckets, args.latency / 1000, args.bandwidth * (1 << 20)) as (url, passed):
-        env = KEYS | {"AWS_ENDPOINT_URL": url, "S3_ENDPOINT_URL": url}
-        do = {
-            "s3": lambda: larder(args, f"wds:s3://bench/wds/train-{{000..{SHARDS - 1:03}}}.tar", data, env, passed),
-            "mosaic": lambda: race(str(mosaic.python), "run_mds.py", {"data": data, "remote": "s3://bench/mds"}, env,
-                                   lambda: passed.value),
-            "wds": lambda: larder(args, f"wds:{packed}", data, {}),
-            "folder": lambda: larder(args, f"imagefolder:{data}", data, {}),
-        }
-        names = [n for n in do if not (n == "mosaic" and absent)]
+    missing = absent()
+    shards = {n: shards_of(n, data, buckets / "bench").name for n in PEERS
+              if n not in missing and args.only in n}
+    runs: Runs = {}
+    with slow_bucket(buckets, args.latency / 1000, args.bandwidth * (1 << 20)) as line:
+        do = cells(Bench(args.bin, data, line), packed, shards, stored)
+        names = [n for n in do if args.only in n]
         begun, longest, rounds = time.monotonic(), 0.0, 0
         while rounds < 1 or time.monotonic() - begun + longest < 60 * args.minutes:
             start = time.monotonic()
             for name in names if rounds % 2 == 0 else reversed(names):
-                r = do[name]()
-                runs.setdefault(name, []).append(r)
-                print(f"  {ROWS[name]}: " + ", ".join(f"{k} {v:,.1f}" for k, v in r.items()), flush=True)
+                for row, r in zip(name.split("+"), do[name](), strict=True):
+                    runs.setdefault(row, []).append(r)
+                    print(f"  {ROWS[row]}: " + ", ".join(f"{k} {v:,.1f}" for k, v in r.items()), flush=True)
             rounds += 1
             longest = max(longest, time.monotonic() - start)
-    return runs, stored, absent
+    return runs, stored, missing
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
 
 
 def span(values: list[float], digits: int = 0) -> str:
@@ -249,42 +222,66 @@ def span(values: list[float], digits: int = 0) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def lines_of(runs: dict[str, list[dict[str, float]]], stored: int, absent: str, args: argparse.Namespace) -> list[str]:
+def middle(runs: Runs, row: str, key: str = "rate") -> float:
+    return statistics.median([r[key] for r in runs[row]])
+
+
+def bars(runs: Runs, stored: int, missing: dict[str, str]) -> list[str]:
+    """What the runs say of the bars: a line for each whose rows were run."""
+    out = []
+    if "s3" in runs:
+        index = span([r["index"] / stored for r in runs["s3"]], 2)
+        out.append(f"- The index read {index} bytes for each byte of the images, before the epoch.")
+        out += [f"- larder beside {title}: {middle(runs, 's3') / middle(runs, name):.1f}x (bar: 3x)."
+                for name, title in PEERS.items() if name in runs]
+    if "disk" in runs:
+        first, later = middle(runs, "disk", "bytes") / stored, middle(runs, "again", "bytes") / stored
+        out.append(f"- With a disk tier that holds the set, {first:.3f} bytes for each byte of the images in the "
+                   f"first\n  epoch (bar: 1.02), and {later:.3f} after it (bar: 0).")
+    if {"random", "blocks"} <= set(runs):
+        out.append(f'- order="{ORDER}" beside random order: {middle(runs, "blocks") / middle(runs, "random"):.2f}x '
+                   f'images/s, with {middle(runs, "blocks", "gets") / middle(runs, "random", "gets"):.2f} of the GETs.')
+    if {"wds", "folder"} <= set(runs):
+        out.append("- Tars beside a folder on the local disk: "
+                   f"{middle(runs, 'wds') / middle(runs, 'folder'):.2f}x (bar: 1.0x).")
+    return out + [f"- {PEERS[name]}: not measured ({why})." for name, why in missing.items()]
+
+
+def lines_of(runs: Runs, stored: int, missing: dict[str, str], args: argparse.Namespace) -> list[str]:
     """The part of the page that a run writes."""
     about, line_rate = machine(), args.bandwidth * (1 << 20)
     out = [f"{about['date']}, {about['commit']}: {about['processor']}, {about['processors']} processors, load before "
            f"it {about['load_before']:.1f}. {JOBS} jobs, {args.images} photographs ({stored / 1e6:.0f} MB), one epoch;",
-           f"a line with {args.latency} ms and {args.bandwidth} MiB/s; {len(runs['folder'])} rounds.", "",
-           "| system | images/s of all jobs | part of the line's bandwidth | bytes fetched for each byte of an image |",
-           "|---|---|---|---|"]
-    for name, some in runs.items():
-        remote = name in ("s3", "mosaic")
-        used = span([r["bytes"] / r["seconds"] / line_rate for r in some], 2) if remote else ""
-        part = span([r["bytes"] / stored for r in some], 2) if remote else ""
-        out.append(f"| {ROWS[name]} | {span([r['rate'] for r in some])} | {used} | {part} |")
-    by = {n: statistics.median([r["rate"] for r in some]) for n, some in runs.items()}
-    index = span([r["index"] / stored for r in runs["s3"]], 2)
-    out += ["", f"- The index read {index} bytes for each byte of the images, before the epoch.",
-            f"- Tars beside a folder on the local disk: {by['wds'] / by['folder']:.2f}x (bar: 1.0x)."]
-    if absent:
-        out.append(f"- MosaicML streaming: not measured ({absent}).")
-    else:
-        out.append(f"- larder beside MosaicML streaming: {by['s3'] / by['mosaic']:.1f}x (bar: 3x).")
-    return out
+           f"a line with {args.latency} ms and {args.bandwidth:g} MiB/s; rounds: {max(map(len, runs.values()))}.", "",
+           "| system | images/s of all jobs | part of the line's bandwidth | bytes fetched for each byte of an image "
+           "| GETs |", "|---|---|---|---|---|"]
+    for row, title in ROWS.items():
+        if some := runs.get(row):
+            used = span([r["bytes"] / r["seconds"] / line_rate for r in some], 2) if row in REMOTE else ""
+            part = span([r["bytes"] / stored for r in some], 2) if row in REMOTE else ""
+            gets = span([r["gets"] for r in some]) if row in REMOTE else ""
+            out.append(f"| {title} | {span([r['rate'] for r in some])} | {used} | {part} | {gets} |")
+    return [*out, "", *bars(runs, stored, missing)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--images", type=int, default=1216)
     parser.add_argument("--latency", type=int, default=30, help="milliseconds that every request waits")
-    parser.add_argument("--bandwidth", type=int, default=8, help="MiB a second through the line")
+    parser.add_argument("--bandwidth", type=float, default=8, help="MiB a second through the line")
+    parser.add_argument("--only", default="", metavar="WORD", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     parser.add_argument("--write", action="store_true", help="rewrite the rows of docs/measurements/stores.md")
     args = parser.parse_args()
+    if args.write and args.only:
+        parser.error("--write wants everything: not with --only")
+    if not any(args.only in row for row in ROWS):
+        parser.error(f"--only: no row is called like {args.only!r}; rows are {', '.join(ROWS)}")
+    args.bin = os.path.abspath(args.bin)
     loaders.photographs()  # says early what is missing
-    runs, stored, absent = measure(args)
-    lines = lines_of(runs, stored, absent, args)
+    runs, stored, missing = measure(args, peers.photographs(args.images))
+    lines = lines_of(runs, stored, missing, args)
     print("\n".join(lines))
     (out_dir() / "stores.json").write_text(json.dumps({"runs": runs, "stored": stored, "machine": machine()}, indent=1))
     if args.write:

@@ -34,6 +34,18 @@ def test_the_best_reference_counts_and_the_lower_end_decides() -> None:
     assert figures.figure(bar(1.9), runs(mine=[10, 11, 12, 11], a=[1] * 4, b=[5] * 4)).met is True
 
 
+def test_a_bar_may_set_less_for_the_end_of_the_interval() -> None:
+    mine, a = [10, 11, 12, 11], [10] * 4  # 1.1x, 1.0x to 1.2x
+    reached = {end: figures.figure(Bar("x", Source("mine", "k"), 1.05, (Source("a", "k"),), end=end),
+                                   runs(mine=mine, a=a)).met for end in (None, 0.95, 1.04)}
+    assert reached == {None: False, 0.95: True, 1.04: False}
+    above = Bar("x", Source("mine", "k"), 1.2, (Source("a", "k"),), end=0.5)
+    assert not figures.figure(above, runs(mine=mine, a=a)).met
+    less = Bar("x", Source("mine", "k"), 11.5, at_least=False, end=12.5)
+    assert figures.figure(less, runs(mine=mine)).met
+    assert "≤ 11.50x, its end ≤ 12.50x" in figures.bars_table([figures.figure(less, runs(mine=mine))])[2]
+
+
 def test_what_was_measured_in_turn_in_one_run_is_compared_run_by_run() -> None:
     b = Bar("x", Source("mine", "k"), 0.7, (Source("mine", "of"),), "memcpy")
     # a machine that is now fast, now slow

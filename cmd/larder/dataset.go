@@ -116,11 +116,12 @@ func newDatasetInspect(g *globals) *cobra.Command {
 		Use:   "inspect NAME|URI",
 		Short: "Show a dataset and a few of its samples",
 		Long: `Show a dataset and the first samples of a subset of it; the number of selected samples shows whether a
-subset expression means what it should. The dataset is indexed if it is not known yet.
+subset expression means what it should. The dataset is indexed if it is not known yet. Of a dataset of records, each
+field of these samples is shown with its dtype, shape and value, as this process reads it.
 
 With --html, the command writes a page instead, in its own process: thumbnails of samples spread over the subset with
 label, key and size, the classes, the stored sizes, the samples that cannot be decoded, and those that running jobs have
-quarantined. The page needs no network.`,
+quarantined. Of records it shows every field, images as thumbnails. The page needs no network.`,
 		Example: `  larder dataset inspect imagefolder:/data/train --subset 'label < 600' --samples 5
   larder dataset inspect imagefolder:/data/train --html train.html`,
 		Args: args("the NAME or URI of a dataset"),
@@ -143,6 +144,9 @@ quarantined. The page needs no network.`,
 					Samples: samples})
 				if err != nil {
 					return err
+				}
+				if holdsRecords(r) {
+					return inspectRecords(ctx, &out, cmd.OutOrStdout(), r)
 				}
 				return out.message(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) {
 					oneDataset(t, r.GetDataset())

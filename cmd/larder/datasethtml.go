@@ -46,12 +46,16 @@ func (l *localData) writeHTML(ctx context.Context, path, subset string, samples 
 		return err
 	}
 	ids = spread(ids, min(samples, mostThumbnails))
-	shown, undecodable, err := l.thumbnails(ctx, ids)
+	samplesOf := l.samplesOf
+	if l.data.Schema() != nil {
+		samplesOf = l.recordsOf
+	}
+	section, undecodable, err := samplesOf(ctx, ids, s)
 	if err != nil {
 		return err
 	}
 	page := l.page(s, subset)
-	page.Sections = append([]htmlreport.Section{l.samplesSection(shown, s.Samples)}, append(page.Sections,
+	page.Sections = append([]htmlreport.Section{section}, append(page.Sections,
 		badSection(undecodable, bad, len(ids)))...)
 	var b bytes.Buffer
 	if err := htmlreport.Write(&b, page); err != nil {
@@ -67,6 +71,14 @@ func (l *localData) writeHTML(ctx context.Context, path, subset string, samples 
 		return errs.New(errs.Invalid, path, "name a file in a folder that you may write to", "write %s", path).Because(err)
 	}
 	return nil
+}
+
+// samplesOf shows images.
+func (l *localData) samplesOf(ctx context.Context, ids []ident.SampleID, s *datasetStats) (
+	htmlreport.Section, []badFile, error,
+) {
+	shown, bad, err := l.thumbnails(ctx, ids)
+	return l.samplesSection(shown, s.Samples), bad, err
 }
 
 // thumbnails decodes samples and makes small JPEG files of them.
@@ -96,7 +108,12 @@ func (v *verifying) thumbnail(ctx context.Context, o ident.ObjectID, x *shownSam
 	if v.enc, err = v.cat.Read(ctx, o, v.enc[:0]); err != nil {
 		return err
 	}
-	if x.format, x.w, x.h, err = v.w.Header(v.enc); err != nil {
+	return v.small(v.enc, x)
+}
+
+// small makes the thumbnail of an image file.
+func (v *verifying) small(file []byte, x *shownSample) (err error) {
+	if x.format, x.w, x.h, err = v.w.Header(file); err != nil {
 		return err
 	}
 	w, h, long := x.w, x.h, max(x.w, x.h)
@@ -107,12 +124,7 @@ func (v *verifying) thumbnail(ctx context.Context, o ident.ObjectID, x *shownSam
 	if err != nil {
 		return err
 	}
-	img, err := v.w.Decode(recipe, v.enc, func(n int) ([]byte, error) {
-		if cap(v.pix) < n {
-			v.pix = make([]byte, n)
-		}
-		return v.pix[:n], nil
-	})
+	img, err := v.w.Decode(recipe, file, v.room)
 	if err != nil {
 		return err
 	}
@@ -135,6 +147,10 @@ func (l *localData) page(s *datasetStats, subset string) *htmlreport.Page {
 		{Figure: fmt.Sprintf("%d x %d", s.Widths.Median, s.Heights.Median), What: "pixels",
 			Detail: "medians of " + plural(s.Looked-len(s.Bad), "header", "headers")},
 	}
+	if len(s.Fields) > 0 {
+		p.Cards[3] = htmlreport.Card{Figure: count(len(s.Fields)), What: "fields",
+			Detail: "values of " + plural(s.Looked-len(s.Bad), "record", "records")}
+	}
 	classes := plot.Plot{Title: "Samples of each class", Y: "samples", Series: []plot.Series{{Name: "samples"}}}
 	for _, c := range someClasses(s.Classes) {
 		if c == nil {
@@ -155,6 +171,9 @@ func (l *localData) page(s *datasetStats, subset string) *htmlreport.Page {
 	sizes := l.sizes(subset)
 	section.Figures = append(section.Figures, figure(&sizes))
 	p.Sections = []htmlreport.Section{section}
+	if len(s.Fields) > 0 {
+		p.Sections = append(p.Sections, fieldsSection(s))
+	}
 	return p
 }
 
@@ -296,10 +315,6 @@ func (g *globals) inspectHTML(ctx context.Context, name, path, subset string, sa
 		return "", err
 	}
 	defer l.close()
-	if l.data.Schema() != nil {
-		return "", errs.New(errs.Unsupported, uri, "larder dataset stats lists its fields",
-			"a page of %s: its samples are records of fields, and the page shows images", uri)
-	}
 	if samples == 0 {
 		samples = 100
 	}

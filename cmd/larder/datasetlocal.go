@@ -93,28 +93,32 @@ func spread(ids []ident.SampleID, n int) []ident.SampleID {
 }
 
 // each calls do for every index below n, from so many goroutines; 0 = one for each core. start is called once by each
-// of them, and end when it is done.
+// of them, and end when it is done. When ctx ends before all are done it returns its error: do may have failed because
+// of that, and what it collected is worth nothing.
 func each(ctx context.Context, n, workers int, start func() (do func(i int), end func())) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	var next atomic.Int64
-	g, ctx := errgroup.WithContext(ctx)
+	g, inner := errgroup.WithContext(ctx)
 	for range min(workers, max(1, n)) {
 		g.Go(func() error {
 			do, end := start()
 			defer end()
-			for ctx.Err() == nil {
+			for inner.Err() == nil {
 				i := int(next.Add(1)) - 1
 				if i >= n {
 					return nil
 				}
 				do(i)
 			}
-			return ctx.Err()
+			return inner.Err()
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err() // the last ones were asked for before it ended
 }
 
 // badList collects bad samples from several goroutines.

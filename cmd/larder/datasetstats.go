@@ -32,11 +32,19 @@ type datasetStats struct {
 	Notes     []string    `json:"notes"`
 }
 
+// fieldStat is a field of records, and of those that were read what its values are.
 type fieldStat struct {
-	Name  string  `json:"name"`
-	Kind  string  `json:"kind"`
-	DType string  `json:"dtype,omitempty"`
-	Shape []int64 `json:"shape"` // -1 = differs between samples
+	Name    string      `json:"name"`
+	Kind    string      `json:"kind"`
+	DType   string      `json:"dtype,omitempty"`
+	Shape   []int64     `json:"shape"`             // -1 = differs between samples
+	Stored  quantiles   `json:"stored_bytes"`      // of a sample
+	Dims    []quantiles `json:"dims,omitempty"`    // of the dimensions that differ, in order; of text its bytes
+	Min     *float64    `json:"min,omitempty"`     // of scalars and arrays
+	Max     *float64    `json:"max,omitempty"`     //
+	Mean    *float64    `json:"mean,omitempty"`    //
+	NaN     int64       `json:"nan,omitempty"`     // values that are no number
+	Formats []formatSum `json:"formats,omitempty"` // of image files
 }
 
 type classStat struct {
@@ -79,7 +87,7 @@ func newDatasetStats(g *globals) *cobra.Command {
 		Short: "Count classes, sizes and formats of a dataset",
 		Long: `Count the samples of each class, and how large stored samples are. Of --samples samples, spread over the
 dataset, the headers are read too: formats, widths, heights, and what decoding takes. Samples whose header is no image's
-are listed.
+are listed. Of a dataset of records, --samples records are read: sizes, ranges and lengths of each field.
 
 The command works in its own process, and saves the index where the user's daemon finds it. It asks the daemon only for
 the URI of a NAME.`,
@@ -149,12 +157,7 @@ func (l *localData) stats(ctx context.Context, subset string, samples int) (*dat
 	slices.SortFunc(s.Classes, func(a, b classStat) int { return cmp.Compare(a.Label, b.Label) })
 	s.Stored = quantilesOf(sizes)
 	if schema := l.data.Schema(); schema != nil {
-		for i := range schema.Fields {
-			f := schema.Proto().GetFields()[i]
-			s.Fields = append(s.Fields, fieldStat{f.GetName(), f.GetKind(), f.GetDtype(), f.GetShape()})
-		}
-		s.Bad = []badFile{}
-		return s, nil
+		return s, l.recordStats(ctx, schema, spread(ids, samples), s)
 	}
 	return s, l.headers(ctx, spread(ids, samples), s)
 }
@@ -215,18 +218,14 @@ func dataStatsTable(t *tabwriter.Writer, s *datasetStats) {
 		text func(int64) string
 	}{{"stored", s.Stored, size}, {"decoded", s.Decoded, size}, {"width", s.Widths, count[int64]},
 		{"height", s.Heights, count[int64]}} {
-		if len(s.Fields) > 0 && x.name != "stored" {
+		if len(s.Fields) > 0 && x.name != "stored" { // of records, fields have widths and heights
 			break
 		}
 		row(t, x.name, x.text(x.q.Min), x.text(x.q.P5), x.text(x.q.Median), x.text(x.q.P95), x.text(x.q.Max),
 			x.text(int64(x.q.Mean)))
 	}
 	if len(s.Fields) > 0 {
-		row(t)
-		row(t, "FIELD", "KIND", "DTYPE", "SHAPE")
-		for _, f := range s.Fields {
-			row(t, clip(f.Name, 40), f.Kind, f.DType, fmt.Sprint(f.Shape))
-		}
+		fieldsTable(t, s)
 		return
 	}
 	row(t)

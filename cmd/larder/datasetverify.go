@@ -59,7 +59,7 @@ sample at which the decoder met the damage, where it knows.
 The exit code is 7 if there is one, else 0. JPEG files that libjpeg warns about but decodes are listed apart; --strict
 counts them as bad (prep.on_corrupt).
 
-Of a dataset of records, every record is read; images in its fields are not decoded.
+Of a dataset of records, every record is read, compared with the schema, and the images in its fields are decoded.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME. Limits are those of the default
 configuration.`,
@@ -220,23 +220,26 @@ func (v *verifying) sample(ctx context.Context, o ident.ObjectID) (format string
 	if v.enc, err = v.cat.Read(ctx, o, v.enc[:0]); err != nil {
 		return "", 0, err
 	}
-	if v.schema != nil { // fields are not decoded: what is in them is the job's
-		_, err = record.Open(v.enc)
-		return "record", int64(len(v.enc)), err
+	if v.schema != nil {
+		_, err = v.w.Record(v.schema, v.enc, v.room)
+		return "record", v.w.RecordMemory(v.schema, v.enc), err
 	}
 	if v.before != nil {
 		v.before(v.enc)
 	}
 	memory = v.w.Memory(v.enc)
 	if format, _, _, err = v.w.Header(v.enc); err == nil {
-		_, err = v.w.Decode(v.recipe, v.enc, func(n int) ([]byte, error) {
-			if cap(v.pix) < n {
-				v.pix = make([]byte, n)
-			}
-			return v.pix[:n], nil
-		})
+		_, err = v.w.Decode(v.recipe, v.enc, v.room)
 	}
 	return format, memory, err
+}
+
+// room is memory for what is decoded, until the next sample.
+func (v *verifying) room(n int) ([]byte, error) {
+	if cap(v.pix) < n {
+		v.pix = make([]byte, n)
+	}
+	return v.pix[:n], nil
 }
 
 func (l *localData) badOf(s ident.SampleID, err error) badFile {

@@ -191,8 +191,11 @@ func explainWork(x *explanation, j *larderv1.Job) {
 		return
 	}
 	h := c.GetHits()
-	found := h["encoded"] + h["decoded"] + h["augmented"]
+	found, blocks := h["encoded"]+h["decoded"]+h["augmented"], h["block"]+h["shared_block"]
 	all := max(got, c.GetSourceReads()+found)
+	if blocks > 0 { // its reads are of blocks
+		all = max(got, blocks+found)
+	}
 	under := ""
 	if all > got {
 		under = " and " + count(all-got) + " that are on their way"
@@ -201,7 +204,12 @@ func explainWork(x *explanation, j *larderv1.Job) {
 		return fmt.Sprintf("%s (%.0f %%)", count(n), 100*float64(min(n, all))/float64(all))
 	}
 	x.say("samples", "Of the %s it got%s:", plural(got, "sample", "samples"), under)
-	x.say("samples", "%s were read for it,", part(c.GetSourceReads()))
+	if blocks > 0 {
+		x.say("samples", "%s came from blocks in memory, %s of them from blocks read for other jobs; %s were made for it,",
+			part(blocks), count(h["shared_block"]), plural(c.GetSourceReads(), "read", "reads"))
+	} else {
+		x.say("samples", "%s were read for it,", part(c.GetSourceReads()))
+	}
 	x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", part(found), count(h["encoded"]),
 		count(h["decoded"]), count(h["augmented"]))
 	x.say("samples", "%s were decoded for it.", count(c.GetDecodes()))

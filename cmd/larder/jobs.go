@@ -281,6 +281,9 @@ func describeWork(t *tabwriter.Writer, j *larderv1.Job) {
 	h := c.GetHits()
 	row(t, "hits", fmt.Sprintf("%s encoded, %s decoded, %s augmented",
 		count(h["encoded"]), count(h["decoded"]), count(h["augmented"])))
+	if own, shared := h["block"], h["shared_block"]; own+shared > 0 {
+		row(t, "from blocks", fmt.Sprintf("%s read for it, %s read for other jobs", count(own), count(shared)))
+	}
 	row(t, "samples/s", rate(j))
 	row(t, "waited", fmt.Sprintf("%.1fs", c.GetWaitSeconds()))
 	if w := j.GetWait(); w.GetCause() != "" {

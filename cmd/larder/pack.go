@@ -35,19 +35,24 @@ type packFlags struct {
 func newPack(g *globals) *cobra.Command {
 	f := packFlags{}
 	cmd := &cobra.Command{
-		Use:   "pack NAME|URI --to wds:DIR|mds:DIR",
-		Short: "Write a dataset of images as WebDataset tars or MDS shards",
+		Use:   "pack NAME|URI --to wds:DIR|mds:DIR|wds:s3://BUCKET/PREFIX|…",
+		Short: "Write a dataset as WebDataset tars or MDS shards",
 		Long: `Write a dataset of images and labels, in any form that larder reads, as WebDataset tars or as MosaicML's MDS
 shards. JPEG and PNG files are copied byte by byte; images in other formats become PNG files with the pixels that larder
-delivers. --max-size and --quality encode images again.
+delivers. --max-size and --quality encode images again. Records become members KEY.FIELD.npy, .txt, .jpg and so on, or
+columns of MDS; their image files are copied. A field that has no form there is refused before anything is written.
 
 The command can be killed at any moment. The same command then goes on after the last finished shard, and the result has
 the bytes that an uninterrupted run gives. Shards appear in DIR when all are finished, with ` + pack.ManifestName + `,
 which lists every shard with its SHA-256, and the samples that were left out. A folder that holds anything else is
-refused. The exit code is 7 when samples were left out, or when --verify finds damage.
+refused. In a store (s3://, gs://, az://), shards appear one by one, each whole, and the manifest last; shards are made
+in the folder for temporary files (TMPDIR), which holds up to three at once. The exit code is 7 when samples were left
+out, or when --verify finds damage.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME.`,
 		Example: "  larder pack imagefolder:/data/train --to wds:/data/packed --verify\n" +
+			"  larder pack imagefolder:/data/train --to wds:s3://datasets/train\n" +
+			"  larder pack 'parquet:/data/rows?fields=image,caption' --to mds:/data/rows-packed --verify\n" +
 			"  larder pack idx:/data/FashionMNIST --to mds:/data/packed --max-size 500 --quality 90",
 		Args: args("the NAME or URI of a dataset"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, g, args[0]) },
@@ -58,7 +63,8 @@ The command works in its own process. It asks the daemon only for the URI of a N
 
 func (f *packFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
-	s.StringVar(&f.to, "to", "", "format and folder of the pack: wds:DIR or mds:DIR")
+	s.StringVar(&f.to, "to", "",
+		"format and place of the pack: wds: or mds: and a folder, or s3://, gs:// or az:// with a prefix")
 	s.StringVar(&f.cfg.Subset, "subset", "", "subset expression (default: every sample)")
 	s.Uint64Var(&f.cfg.Shuffle, "shuffle", 0, "seed of a random order of the samples; 0 = the order of the dataset")
 	s.StringVar(&f.size, "shard-size", "256MiB", "size of a shard at most, unless one sample is larger")
@@ -69,7 +75,8 @@ func (f *packFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.cfg.Properties, "properties", false,
 		"also store key, class and size of each sample: a .json member, or columns")
 	s.StringVar(&f.onError, "on-error", "fail", "what a sample does that cannot be packed: fail, or skip and be listed")
-	s.BoolVar(&f.cfg.Verify, "verify", false, "read the pack back and compare its checksums, labels and images")
+	s.BoolVar(&f.cfg.Verify, "verify", false,
+		"read the pack back and compare its checksums, and labels and images or fields")
 	s.IntVar(&f.cfg.Workers, "workers", 0, "samples to read and encode at once; 0 = one for each core")
 	s.BoolVar(&f.cfg.SkipEmpty, "skip-empty", false, "accept class folders without images, as larder dataset add does")
 	s.BoolVar(&f.progress, "progress", false, "report progress on standard error also where that is no terminal")
@@ -186,6 +193,16 @@ func packTable(t *tabwriter.Writer, r *pack.Result) {
 	if r.Verified > 0 {
 		row(t, fmt.Sprintf("%s read back; %s damaged", plural(r.Verified, "sample", "samples"),
 			plural(len(r.Bad), "shard", "shards")))
+	}
+	for i := range r.Stores {
+		c := &r.Stores[i]
+		text := fmt.Sprintf("%s: %s, %s, %s and %s; %s sent, %s received", c.Name, plural(c.Writes, "write", "writes"),
+			plural(c.Reads, "read", "reads"), plural(c.Lists, "list", "lists"), plural(c.Deletes, "delete", "deletes"),
+			units.Size(int64(c.Sent)), units.Size(int64(c.Received)))
+		if c.Money > 0 {
+			text += fmt.Sprintf("; %.4g of money", c.Money)
+		}
+		row(t, text)
 	}
 	if len(r.Skipped) > 0 {
 		row(t)

@@ -133,6 +133,11 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 		jobs += fmt.Sprintf("; %d paused", n)
 	}
 	row(t, "jobs", jobs)
+	for _, x := range r.GetFailing() {
+		row(t, "storage", fmt.Sprintf("%s has failed for %s, and %s for it: %s", printable(x.GetDataset().GetName()),
+			time.Duration(x.GetOutage().GetSeconds()*float64(time.Second)).Round(time.Second),
+			plural(x.GetJobsWaiting(), "job waits", "jobs wait"), printable(x.GetOutage().GetWhy())))
+	}
 	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", units.Size(r.GetTiersUsed()),
 		units.Size(r.GetTiersTotal()),
 		units.Size(r.GetRingsUsed()), units.Size(r.GetRssBytes()), units.Size(r.GetMemoryLimit())))

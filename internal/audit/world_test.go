@@ -113,17 +113,22 @@ func newWorld(t testing.TB, seed uint64, epochs int, deaths bool) *world {
 			}
 			end := &Record{Kind: KindEnd, Run: run, Batches: uint64(steps), Samples: uint64(len(mine))}
 			if rank == len(deal)-1 {
-				dealt := 0
-				for _, d := range deal {
-					dealt += len(d)
-				}
-				end.Account = &Account{Subset: s.N, Delivered: uint64(dealt - len(bad)), Quarantined: uint64(len(bad)),
-					Dropped: s.N - uint64(dealt), State: "complete"}
+				end.Account = accountOf(s, deal, len(bad))
 			}
 			w.put(f, end)
 		}
 	}
 	return w
+}
+
+// accountOf is the account of an epoch.
+func accountOf(s Start, deal [][]int64, bad int) *Account {
+	dealt := 0
+	for _, d := range deal {
+		dealt += len(d)
+	}
+	return &Account{Subset: s.N, Delivered: uint64(dealt - bad), Quarantined: uint64(bad), Dropped: s.N - uint64(dealt),
+		State: "complete"}
 }
 
 // deal shuffles the subset and gives the ranks their parts.

@@ -89,6 +89,8 @@ type Source struct {
 	StorageLimit int64  // bytes a second, 0 = no limit
 	StorageIOPS  int    // reads a second, 0 = no limit
 	Readers      int    // reads at once where storage is slow; 0 = auto = 16
+	// OutageTimeout is how long next() waits for storage that fails as a whole; 0 = for ever.
+	OutageTimeout time.Duration
 }
 
 // State is what survives the daemon.
@@ -149,7 +151,7 @@ func Default() *Config {
 		Prep: Prep{MaxPixels: 89_478_485, MaxScans: 500, MaxMemory: Auto, DecodeTimeout: 10 * time.Second,
 			OnCorrupt: "accept", Isolation: "none"},
 		Workers: Workers{Window: 2, MaxRecord: Auto},
-		Source:  Source{IndexDir: "auto"},
+		Source:  Source{IndexDir: "auto", OutageTimeout: 30 * time.Minute},
 		State:   State{Dir: "auto"},
 		Jobs:    Jobs{Lease: 30 * time.Second, Max: MostJobs},
 		Sampler: Sampler{Seed: 1},

@@ -181,6 +181,10 @@ var keys = []Key{
 	{Name: "source.readers", Kind: "number | auto", Apply: Restart, See: "guides/stores.md",
 		Doc:   "reads under way at once where storage is slow; auto = 16, buckets want more",
 		value: orAuto(func(c *Config) *int { return &c.Source.Readers }, 1, 1024)},
+	{Name: "source.outage_timeout", Kind: "duration", Apply: Live, See: "guarantees.md#storage-that-fails",
+		Doc: "how long next() waits for storage that fails as a whole, before it raises an error; 0 = for ever",
+		value: durationOf(func(c *Config) *time.Duration { return &c.Source.OutageTimeout }, time.Second,
+			30*24*time.Hour)},
 	{Name: "state.dir", Kind: "path | auto | none", Apply: Restart, See: "guarantees.md",
 		Doc: "folder of what survives the daemon: jobs, their positions, their orders; " +
 			"auto = the user's own; none = memory only",

@@ -76,7 +76,7 @@ var storeAttributes = []storeAttribute{
 		numberOf(func(c *Config) *float64 { return &c.scratch.Hedge }, 1)},
 	{"price_get", "number", "money for 1,000 requests for objects, for the counter", false,
 		numberOf(func(c *Config) *float64 { return &c.scratch.PriceGet }, 1e9)},
-	{"price_list", "number", "money for 1,000 lists", false,
+	{"price_list", "number", "money for 1,000 lists, or writes", false,
 		numberOf(func(c *Config) *float64 { return &c.scratch.PriceList }, 1e9)},
 	{"price_gib", "number", "money for a GiB received", false,
 		numberOf(func(c *Config) *float64 { return &c.scratch.PriceGiB }, 1e9)},

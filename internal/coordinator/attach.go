@@ -108,7 +108,7 @@ func (lc *lifecycle) endAttachment(s *stream, r int, clean bool, how CloseRank) 
 		lc.endJob(s, jobs.Done, "its client left")
 	default:
 		lc.setActive(s, false)
-		lc.needs.refreshNeeds()
+		lc.needs.refreshNeeds(s)
 	}
 }
 

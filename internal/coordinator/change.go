@@ -161,7 +161,7 @@ func (lc *lifecycle) pause(e Pause) {
 	case e.On && !j.Paused():
 		if j.Active() {
 			lc.setActive(s, false)
-			lc.needs.refreshNeeds()
+			lc.needs.refreshNeeds(s)
 		}
 		j.Pause()
 		lc.step.persist(RecordPaused{Job: j.ID}, nil)

@@ -18,7 +18,7 @@ func (c *Core) Check() error {
 	if c.step.stats.Violations > 0 {
 		err = errors.Join(err, fmt.Errorf("%d violations were caught", c.step.stats.Violations))
 	}
-	return errors.Join(err, c.needs.Check(), c.flights.Check())
+	return errors.Join(err, c.needs.Check(), c.flights.Check(), c.checkPins())
 }
 
 // Check tests that no effect is left over from a Step, and that only records wait that are not durable.
@@ -56,7 +56,7 @@ func (ro *roster) Check() error {
 			wrong("job %d has dataset %d and prefix %d", id, s.dataset, s.prefix)
 			continue
 		}
-		if (s.joined() && !s.walks()) != (s.set.Len() == 1) || all[s.prefix]&s.set != 0 {
+		if (s.joined() && s.visible()) != (s.set.Len() == 1) || all[s.prefix]&s.set != 0 {
 			wrong("job %d, joined %v, is the set %x", id, s.joined(), s.set)
 		}
 		all[s.prefix] |= s.set
@@ -159,6 +159,9 @@ func (fl *flights) Check() error {
 			f.count(&copies, 1)
 		}
 		err = errors.Join(err, f.check())
+		if f.alone && f.entry.held && !fl.needs.neutral(f.entry.h) {
+			err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and its result is kept", f.id, f.key))
+		}
 		if f.follower() != nil && !f.followedBy(f.job) || f.phase <= flightAway && fl.roster.streams[f.job] == nil {
 			err = errors.Join(err, fmt.Errorf("flight %d of %s is the work of job %d, which does not wait for it", id, f.key,
 				f.job))
@@ -184,10 +187,10 @@ func (fl *flights) Check() error {
 // check tests that the phase of a flight agrees with its source and with who waits for it.
 func (f *flight) check() error {
 	var err error
-	if f.alone && (f.key.Form != ident.Decoded || f.entry.held) {
-		err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and its result is kept", f.id, f.key))
+	if f.alone && f.key.Form != ident.Decoded {
+		err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and not decoded", f.id, f.key))
 	}
-	if f.alone && f.phase != flightInPlace && len(f.rows)+len(f.augments)+f.users > 1 {
+	if f.alone && f.phase != flightInPlace && f.phase != flightCopied && f.visibleUsers() > 1 {
 		err = errors.Join(err, fmt.Errorf("flight %d of %s is alone, and shared", f.id, f.key))
 	}
 	switch f.phase {
@@ -214,11 +217,10 @@ func (f *flight) check() error {
 	return err
 }
 
-// Check tests that the sampler knows what is cached, and for whom; but once a job has read in order, it may count less
-// as cached than it was given. An object of which something is in preparation may differ: a flight for an instance that
-// its group has left is entered when it ends.
+// Check tests that the sampler knows what is cached, and for whom, but for what is neutral. An object of which
+// something is in preparation may differ: a flight for an instance that its group has left is entered when it ends.
 func (ne *needs) Check() error {
-	if ne.refresh.left > 0 { // levels are being recomputed
+	if ne.refresh.phase != refreshNone { // levels are being recomputed
 		return nil
 	}
 	var err error
@@ -230,7 +232,7 @@ func (ne *needs) Check() error {
 				mine = is.own
 			}
 			all, own := ne.sampler.Level(x), ne.sampler.LevelOf(x, s.job.ID)
-			if ne.flying.of(x) == nil && (all != is.own || s.joined() && own != mine && !ne.roster.inOrder) {
+			if ne.flying.of(x) == nil && (all != is.own || s.joined() && s.visible() && own != mine) {
 				err = errors.Join(err, fmt.Errorf("object %d is at level %d for job %d and %+v in all, the sampler has %d and %d",
 					x, mine, s.job.ID, is, own, all))
 			}

@@ -1,11 +1,14 @@
 package coordinator
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"larder/dsa"
 	"larder/internal/ident"
 	"larder/jobs"
+	"larder/tiers/residency"
 )
 
 // TestCheckFindsWhatIsBroken: each of these components notices when its own state is spoiled.
@@ -35,7 +38,7 @@ func TestCheckFindsWhatIsBroken(t *testing.T) {
 	} {
 		r := newRig(t, [ident.NumForms]int64{})
 		for _, who := range []string{"a", "b"} {
-			p := r.join(who, 0, 8, 4, func(e *Register) { e.Share = true })
+			p := r.join(who, 0, 8, 4, func(e *Register) { e.Share, e.Sample.Mode = true, dsa.Fixed })
 			r.run()
 			p.next()
 		}
@@ -49,3 +52,38 @@ func TestCheckFindsWhatIsBroken(t *testing.T) {
 
 // job is the first job.
 func job(c *Core) *jobs.Job { return c.roster.order[0].job }
+
+// TestCheckComparesPins: what the index counts with what flights and rows hold.
+func TestCheckComparesPins(t *testing.T) {
+	for name, spoil := range map[string]func(c *Core, h residency.Handle){
+		"":                               func(*Core, residency.Handle) {},
+		"has 1 pins, and flights and":    func(c *Core, h residency.Handle) { c.needs.index.Pin(h) },
+		"is held 1 times, and is not pi": func(c *Core, h residency.Handle) { anyDelivery(c).rows[0].pin = pin{h, true} },
+	} {
+		r := newRig(t, [ident.NumForms]int64{ident.Decoded: 1 << 30})
+		p := r.join("a", 0, 8, 4)
+		r.run()
+		p.next()
+		r.run()
+		r.check()
+		kept := r.c.needs.entries(ident.Decoded)
+		if len(kept) == 0 || r.c.Pinned(ident.Decoded) != 0 {
+			t.Fatalf("%d entries are kept", len(kept))
+		}
+		h, _ := r.c.needs.index.Lookup(kept[0])
+		spoil(r.c, h)
+		r.spoiled = name != ""
+		err := r.c.Check()
+		if name == "" && err != nil || name != "" && (err == nil || !strings.Contains(err.Error(), name)) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// anyDelivery is one that is planned or sent.
+func anyDelivery(c *Core) *delivery {
+	for _, d := range c.planner.deliveries { // order-free: any of them
+		return d
+	}
+	return nil
+}

@@ -37,6 +37,8 @@ type Config struct {
 	Ahead int
 	// Bytes is the stored size of an object. It must be a pure lookup.
 	Bytes func(ident.ObjectID) int64
+	// Place is what an object is read from: what fails together. It must be a pure lookup. nil = all of a dataset is one.
+	Place func(ident.ObjectID) ident.Place
 	// Granule rounds the bytes of an entry of a form up to what the tier really uses. nil = exact.
 	Granule func(f ident.Form, bytes int64) int64
 	// Usable is how much of a tier's budget may be resident; the rest holds what was evicted while it is still being read.
@@ -99,10 +101,11 @@ func New(cfg Config) (*Core, error) {
 func compose(cfg *Config) *Core {
 	sampler := dsa.New(xrand.Hash(cfg.Seed, 2))
 	sampler.InSlices()
+	sampler.KeepApart()
 	flying := new(flying)
 	c := &Core{cfg: cfg}
 	c.step = &step{persists: map[uint64]func(){}}
-	c.roster = &roster{streams: map[ident.JobID]*stream{}}
+	c.roster = &roster{streams: map[ident.JobID]*stream{}, blocks: map[uint32]*heldBy{}}
 	c.needs = &needs{step: c.step, roster: c.roster, sampler: sampler, flying: flying}
 	c.tiering = &tiering{cfg: cfg, step: c.step, roster: c.roster, needs: c.needs, sampler: sampler}
 	c.flights = &flights{
@@ -168,6 +171,8 @@ func (c *Core) handle(ev Event) {
 		c.flights.prepared(*e)
 	case Prepared:
 		c.flights.prepared(e)
+	case ItemRead:
+		c.flights.itemRead(e)
 	case *Filled:
 		c.planner.filled(*e)
 	case Filled:

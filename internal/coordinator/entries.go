@@ -100,7 +100,7 @@ func (ne *needs) setSharers(g *group, h residency.Handle, k ident.Key) {
 	if g != nil {
 		n = ne.sharers(g, k.Object, k.Instance)
 	}
-	ne.index.SetNeed(h, n)
+	ne.setNeed(h, n)
 	if n == 0 && ne.index.Ready(h) {
 		if ne.index.Drop(h) {
 			ne.step.emit(FreeKey{Key: k})

@@ -233,9 +233,13 @@ func (lc *lifecycle) begin(s *stream, epoch uint32) {
 		}
 		lc.enter(s, r)
 	}
-	lc.step.persist(RecordEpochStarted{Job: j.ID, Epoch: epoch, Instance: s.instance(), Remainder: rest != nil}, nil)
+	lc.step.persist(RecordEpochStarted{Job: j.ID, Epoch: epoch, Instance: s.instance(), Remainder: rest != nil,
+		Counted: j.Spec.Given}, nil)
+	if s.visible() {
+		lc.tiering.setRoom()
+	}
 	lc.tiering.repartition(true)
-	lc.needs.refreshNeeds()
+	lc.needs.refreshNeeds(s)
 	lc.endEmpty(s)
 }
 

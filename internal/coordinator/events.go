@@ -128,7 +128,8 @@ type Prepared struct {
 	Kept    bool         // the bytes are in their tier (only when Keep was asked)
 	Bytes   int64        // bytes in the tier, or of the working copy
 	Encoded bool         // the original bytes are in the encoded tier (only when KeepEncoded was asked)
-	Read    int64        // bytes read from storage; 0 = a hit in the encoded tier
+	Read    int64        // bytes read from storage; 0 = a hit in the encoded tier, or Held
+	Held    bool         // the bytes came from a block in memory
 	Lost    bool         // the source the coordinator believed in is gone: a cache was lost, not a sample
 	Tried   bool         // with Err: it was tried again already
 	Away    bool         // with Err, of a Prepare from Stored: the place that it is read from failed, not the sample
@@ -136,6 +137,10 @@ type Prepared struct {
 	// nothing failed.
 	Augments int
 }
+
+// ItemRead says that the item of a Prepare with Probe was read, while workers of clients have yet to make the rest:
+// there may be none for long. The answer comes later.
+type ItemRead struct{ Flight FlightID }
 
 // Filled answers Fill.
 type Filled struct {
@@ -146,10 +151,12 @@ type Filled struct {
 	Augments int  // random suffixes run: 1, or 0 when an augmented sample was copied
 }
 
-// BlockRead says that the block of a HoldBlock was read: Bytes of storage, for that job.
+// BlockRead says that the block of a HoldBlock was read: Bytes of storage, for that job, which may have ended.
 type BlockRead struct {
-	Job   ident.JobID
-	Bytes int64
+	Job     ident.JobID
+	Dataset ident.DatasetID
+	Block   uint32
+	Bytes   int64
 }
 
 // Persisted says that a record is durable.
@@ -217,6 +224,7 @@ func (Detached) isEvent()     {}
 func (Prepared) isEvent()     {}
 func (Filled) isEvent()       {}
 func (BlockRead) isEvent()    {}
+func (ItemRead) isEvent()     {}
 func (Persisted) isEvent()    {}
 func (Tick) isEvent()         {}
 func (Reconfigure) isEvent()  {}
@@ -244,6 +252,8 @@ type Prepare struct {
 	Keep        bool        // put the result in the decoded tier
 	KeepEncoded bool        // put the original bytes in the encoded tier
 	Turn        uint64      // tasks are to be done by turn
+	Readers     int         // jobs whose subset has the sample, if From is Stored
+	Probe       bool        // it tries a place that has failed, see ItemRead: others wait for it
 	// Into is the row that is written at once, with its random parameters: no other job wants the sample, so there is
 	// neither an entry of a tier nor a working copy. Its From says nothing. Nil = the row is filled by a Fill of its own.
 	Into *Fill
@@ -346,14 +356,16 @@ type JobEnded struct{ Job ident.JobID }
 
 // PlaceFailed says that the place which an object is read from does not answer; see outage.
 type PlaceFailed struct {
-	Object ident.ObjectID
-	Why    string
+	Dataset ident.DatasetID
+	Object  ident.ObjectID
+	Why     string
 }
 
 // PlaceBack says that such a place answers again, or that nobody waits for it any more.
 type PlaceBack struct {
-	Why   string // it had failed
-	After time.Duration
+	Dataset ident.DatasetID
+	Why     string // it had failed
+	After   time.Duration
 }
 
 // Reply answers a request.

@@ -70,6 +70,8 @@ type flight struct {
 
 	phase   flightPhase
 	outage  *outage // that it waits for, or is to try; nil = none
+	visible bool    // a visible job has asked for it: the sampler knows of it
+	later   later   // what its result cannot fill any more
 	foreign bool    // workers of clients make it, see Making
 	bare    bool    // its result is the sample's number alone, see Making
 	// alone says that no other job wanted the sample in this form when its pick was committed, and that no tier will
@@ -97,15 +99,36 @@ func (fl *flights) moveForward(f *flight, turn uint64) {
 // launch begins the flight of a decoded sample: whether its result and its original bytes will be kept is decided now,
 // at the commit of the pick, never by how long the work takes. When the entry was evicted but is still being read, it
 // is kept instead: then there is no flight, and the ready entry is returned. alone = no other job wants it.
+//
+// For a visible job what is neutral does not exist: all that is decided here is what it would be without. Then what is
+// there is used (takeOver).
 func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*flight, residency.Handle) {
 	x := key.Object
+	h, found := fl.index.Lookup(key)
+	neutral := found && fl.needs.neutral(h) // else it waits for a flight in place: later has it
+	if neutral && !fl.usable(s, x, h) {
+		fl.needs.discard(h)
+		neutral = false
+	}
 	entry, admitted := fl.admitDecoded(key, s, alone)
 	if admitted && fl.index.Ready(entry) {
+		if neutral {
+			fl.tiering.saw(s, s.prefix, fl.index.Bytes(entry))
+		}
 		fl.needs.relevel(x)
 		return nil, entry
 	}
+	if g := fl.flying.get(key); g != nil {
+		fl.takeOver(g, s, entry, admitted, alone)
+		return g, 0
+	}
+	if neutral && fl.index.Budget(ident.Encoded) == 0 { // its bytes are there, and no tier takes them over
+		return nil, h
+	}
 	f := fl.newFlight(key, s, fl.startTurn(s, x, turn))
-	s.stored.add(fl.cfg.Bytes(x))
+	if !s.making.Workers {
+		s.stored.add(fl.cfg.Bytes(x))
+	}
 	f.alone = alone && !admitted
 	if admitted {
 		fl.index.Pin(entry)
@@ -120,17 +143,17 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 // admitDecoded asks the decoded tier to keep a sample, if its job may: see mayKeep for one that no other job wants.
 func (fl *flights) admitDecoded(key ident.Key, s *stream, alone bool) (h residency.Handle, admitted bool) {
 	x := key.Object
-	may, price := !s.making.Bare, 0.0
+	may, price, why := !s.making.Bare, 0.0, paced
 	if alone = alone && !s.making.Workers; alone {
-		may, price = fl.mayKeep(s, x)
+		may, price, why = fl.mayKeep(s, x)
 	}
 	if may {
 		need := fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs)
-		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.decodedBytes(s, fl.cfg.Bytes(x)*6))
+		guess := fl.cfg.Granule(ident.Decoded, fl.tiering.expectedBytes(s, fl.cfg.Bytes(x)*6))
 		h, admitted = fl.index.Admit(key, guess, need, fl.needs.evicted)
 	}
 	if alone {
-		s.keeping.count(may, admitted, price)
+		s.keeping.count(may, admitted, price, why)
 	}
 	return h, admitted
 }
@@ -144,7 +167,7 @@ func (fl *flights) admitStored(x ident.ObjectID, need int) (residency.Handle, bo
 // storedStays reports whether the encoded tier has the original bytes of a sample, or takes them; they are admitted
 // then, for the flight that follows.
 func (fl *flights) storedStays(s *stream, x ident.ObjectID) bool {
-	if _, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); there {
+	if _, there := fl.needs.find(s, ident.Key{Object: x, Form: ident.Encoded}); there {
 		return true
 	}
 	_, admitted := fl.admitStored(x, fl.needs.needOf(s, x, allJobs))
@@ -158,7 +181,7 @@ func (fl *flights) holdStored(f *flight, s *stream) {
 	if s.making.Workers {
 		return
 	}
-	h, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
+	h, there := fl.needs.find(s, ident.Key{Object: x, Form: ident.Encoded})
 	if there && fl.index.Ready(h) {
 		fl.countHit(s, ident.Encoded)
 		fl.index.Hit(h)
@@ -167,13 +190,8 @@ func (fl *flights) holdStored(f *flight, s *stream) {
 		return
 	}
 	if !there {
-		serves := allJobs
-		if f.entry.held { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
-			if serves = fl.needs.unserved(x); fl.needs.need(x, serves) == 0 {
-				return
-			}
-		}
-		if h, there = fl.admitStored(x, fl.needs.needOf(s, x, serves)); !there {
+		if h, there = fl.keepStored(x, s, f.entry.held); !there {
+			fl.fromNeutral(f)
 			return
 		}
 	}
@@ -187,10 +205,30 @@ func (fl *flights) holdStored(f *flight, s *stream) {
 	}
 }
 
+// keepStored asks the encoded tier to keep the original bytes of a sample that the decoded tier will keep, or not.
+func (fl *flights) keepStored(x ident.ObjectID, s *stream, decoded bool) (residency.Handle, bool) {
+	serves := allJobs
+	if decoded { // a sample is kept in one form, the later one if it fits; but that serves no job of another prefix
+		if serves = fl.needs.unserved(x); fl.needs.need(x, serves) == 0 {
+			return 0, false
+		}
+	}
+	return fl.admitStored(x, fl.needs.needOf(s, x, serves))
+}
+
+// fromNeutral makes a flight start from original bytes that are neutral, if there are any.
+func (fl *flights) fromNeutral(f *flight) {
+	h, there := fl.index.Lookup(ident.Key{Object: f.key.Object, Form: ident.Encoded})
+	if there && fl.index.Ready(h) {
+		fl.index.Pin(h)
+		f.encoded, f.from = pin{h, true}, ident.Encoded
+	}
+}
+
 func (fl *flights) newFlight(key ident.Key, s *stream, turn uint64) *flight {
 	fl.nextFlight++
 	f := &flight{id: fl.nextFlight, key: key, job: s.job.ID, dataset: s.dataset, base: fl.roster.prefixes[s.prefix].id,
-		turn: turn, foreign: s.making.Workers, bare: s.making.Bare && key.Form == ident.Decoded}
+		visible: s.visible(), turn: turn, foreign: s.making.Workers, bare: s.making.Bare && key.Form == ident.Decoded}
 	f.rows = f.first[:0]
 	fl.flying.add(f)
 	fl.flightByID[f.id] = f
@@ -250,6 +288,9 @@ func (fl *flights) mostRunning() int {
 func (fl *flights) dispatch() {
 	for f, ok := fl.foreign.first(); ok; f, ok = fl.foreign.first() {
 		fl.dequeue(f)
+		if fl.keepBack(f) {
+			continue
+		}
 		fl.handOut(f)
 	}
 	for fl.running < fl.mostRunning() {
@@ -270,9 +311,13 @@ func (fl *flights) dispatch() {
 func (fl *flights) handOut(f *flight) {
 	if f.key.Form == ident.Decoded {
 		p := Prepare{Flight: f.id, Job: f.job, Key: f.key, From: f.from, Keep: f.entry.held,
-			KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn}
+			KeepEncoded: f.encoded.held && f.from == ident.Stored, Turn: f.turn,
+			Probe: f.outage != nil && f.outage.probe == f}
+		if f.from == ident.Stored {
+			p.Readers = fl.sampler.Readers(f.key.Object)
+		}
 		// what failed is tried again in two steps, which distinguish a bad image from one that this recipe cannot take
-		if f.alone && f.attempts == 0 {
+		if f.alone && !f.entry.held && f.attempts == 0 && len(f.rows) == 1 && len(f.augments) == 0 {
 			f.become(flightInPlace)
 			p.Into = fl.filling(f.rows[0].d, f.rows[0].row, Source{Key: f.key})
 		}
@@ -309,6 +354,9 @@ func (fl *flights) prepared(e Prepared) {
 		fl.step.stats.SourceReads++
 		fl.step.stats.SourceBytes += uint64(e.Read)
 		fl.countWork(f, func(j *jobs.Stats) { j.SourceReads++; j.SourceBytes += uint64(e.Read) })
+	}
+	if e.Held {
+		fl.countHeld(f)
 	}
 	fl.answered(f, e)
 	if e.Err != "" || e.Lost {
@@ -459,7 +507,12 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		fl.needs.unpin(f.entry)
 		f.entry = pin{}
 	} else if f.key.Form == ident.Decoded && len(f.rows) > 0 && !f.foreign { // so does one that was to be kept encoded
-		fl.reserveStored(x, fl.needs.needOf(f.rows[0].d.s, x, allJobs))
+		fl.reserveStored(f.asker(), x, allJobs)
+	}
+	if f.later.held {
+		fl.index.SetReady(f.later.h)
+		fl.needs.unpin(f.later.pin)
+		f.later = later{}
 	}
 	fl.abandonFlight(f, func(w waiter) {
 		if w.d.s.isGone(x) {
@@ -494,6 +547,7 @@ func (fl *flights) forgetFlight(f *flight) {
 	f.become(flightOver)
 	fl.flying.remove(f)
 	delete(fl.flightByID, f.id)
+	fl.makeLater(f)
 }
 
 // filled takes the result of a fill into a batch.

@@ -232,6 +232,38 @@ func TestAnEncodedCopySparesTheRead(t *testing.T) {
 	a.drain()
 }
 
+// TestReadsSayHowManyJobsHaveASample: the disk tier keeps bytes by that, also of what a job has taken already.
+func TestReadsSayHowManyJobsHaveASample(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{ident.Encoded: 400})
+	a, b := r.join("a", 0, 8, 2), r.join("b", 4, 12, 2)
+	r.prepares = nil // b was not there yet
+	for i := range 3 {
+		a.epoch(uint32(i))
+		b.epoch(uint32(i))
+		a.drain()
+		b.drain()
+	}
+	stored := 0
+	for _, p := range r.prepares {
+		want := 1
+		switch {
+		case p.From != ident.Stored:
+			want = 0
+		case p.Key.Object >= 4 && p.Key.Object < 8:
+			want = 2
+		}
+		if p.From == ident.Stored {
+			stored++
+		}
+		if p.Readers != want {
+			t.Errorf("%s from %v is for %d jobs, want %d", p.Key, p.From, p.Readers, want)
+		}
+	}
+	if stored < 12 {
+		t.Errorf("%d reads in three epochs of 12 samples, of which memory has room for four", stored)
+	}
+}
+
 func broken(r *rig, how jobs.OnError) *peer {
 	r.bad[1] = true
 	p := r.attach(r.register("a", 0, 6, 3, func(e *Register) { e.Spec.OnError = how }), 0)

@@ -12,12 +12,22 @@ import (
 // epoch takes as many instances as its most frequent sample has picks.
 
 // picks counts how often each object was picked in an epoch.
-type picks struct{ pages [][]uint32 }
+type picks struct {
+	pages [][]uint32
+	// all counts all objects together, and n is how many there were: so builds did whose journals say nothing of picks. An
+	// epoch that began so goes on so, else a sample could come in an instance that it was given before.
+	all bool
+	n   uint32
+}
 
 const pageOfPicks = 1 << 10 // objects that are counted together, so that a small subset of a large dataset costs little
 
-// add counts a pick, and returns how many came before it.
+// add counts a pick, and returns by how much its instance differs from that of the epoch.
 func (p *picks) add(x ident.ObjectID) uint32 {
+	if p.all {
+		p.n++
+		return p.n - 1
+	}
 	at := int(x / pageOfPicks)
 	for len(p.pages) <= at {
 		p.pages = append(p.pages, nil)
@@ -86,7 +96,6 @@ func (pl *planner) planGiven(d *delivery) {
 	s.ranks[d.rank].planned = append(s.ranks[d.rank].planned, d)
 	d.pending = len(picks)
 	for i, x := range picks {
-		pl.sampler.Touch(x)
 		if err := d.ledger.Commit(x); err != nil {
 			pl.step.complain(s.job.ID, err)
 		}

@@ -104,6 +104,63 @@ func TestGivenSurvives(t *testing.T) {
 	}
 }
 
+// So it is where the first daemon was of a build that gave each pick of an epoch the next instance: the others go on so
+// in the epoch that it began, and above all that it gave in later ones.
+func TestGivenOfAnOlderBuild(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			olderHistory(t, xrand.New(12, seed))
+		})
+	}
+}
+
+// older makes the daemon number picks as older builds did, and its journal silent about it.
+func (c *streamer) older() {
+	c.r.c.roster.streams[c.peer.job].picked.all = true
+	for i := range c.log.epochs {
+		c.log.epochs[i].ByPick = true
+	}
+}
+
+func olderHistory(t *testing.T, rng *xrand.Rand) {
+	g, p, log, reg := recordedRun(t, asGiven, slots(3))
+	c := &streamer{t: t, r: g, reg: reg, log: log, peer: p, instances: map[ident.ObjectID]map[uint32][2]int{}}
+	last := rng.IntN(2) // epoch of the first daemon in which it dies
+	for c.epoch = range uint32(4) {
+		c.batches, c.got, c.step, c.sent, c.held = nil, nil, 0, 0, nil
+		for range 4 + rng.IntN(8) {
+			c.batches = append(c.batches, []ident.ObjectID{0, ident.ObjectID(rng.IntN(3)), ident.ObjectID(rng.IntN(9))})
+		}
+		want := slices.Concat(c.batches...)
+		if c.epoch > 0 {
+			c.peer.epoch(c.epoch)
+			c.peer.seen = len(c.r.got)
+		}
+		if int(c.epoch) <= last {
+			c.older()
+		}
+		dies := rng.IntN(len(c.batches))
+		for n := 0; c.step < len(c.batches); n++ {
+			c.tell()
+			c.r.run()
+			c.take()
+			if n == dies && int(c.epoch) >= last {
+				c.dies(nil)
+			}
+			if n > 100 {
+				t.Fatalf("epoch %d does not end: step %d of %d", c.epoch, c.step, len(c.batches))
+			}
+		}
+		if !slices.Equal(c.got, want) {
+			t.Fatalf("epoch %d: got %v, want %v", c.epoch, c.got, want)
+		}
+		for n := 0; c.take() || n < 3; n++ {
+			c.tell()
+			c.r.run()
+		}
+	}
+}
+
 func streamHistory(t *testing.T, rng *xrand.Rand, someBad bool) {
 	g, p, log, reg := recordedRun(t, asGiven, slots(2+rng.IntN(3)))
 	bad := map[ident.ObjectID]bool{}

@@ -5,14 +5,17 @@ import (
 	"larder/jobs"
 )
 
-// wantsAlone reports whether no other job that has the prefix of s needs x now. Those whose order is not exchangeable
-// do not count in needs, so whatever they may come to is left to be shared; what an index stream comes to, nobody
+// wantsAlone reports whether no other job that has the prefix of s needs x now. For a job that is not visible, whatever
+// another one in the order of the dataset may come to is left to be shared; what an index stream comes to, nobody
 // knows. Samples of ragged batches are not written in place, because their size is not known before.
 func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	if s.augBytes == 0 || s.making.InSteps || fl.sampler.NeedOf(x, fl.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
 	}
 	for _, o := range fl.roster.order {
+		if s.visible() && !o.visible() { // no choice of a visible job may know of it
+			continue
+		}
 		if o != s && o.prefix == s.prefix && o.positional() && !o.job.Spec.Given && o.job.Active() &&
 			o.job.Member.Has(uint32(x)) {
 			return false
@@ -21,12 +24,13 @@ func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	return true
 }
 
-// shareFlight lets one more row wait for a flight, and reports whether it may: not what is being prepared in place.
-func (fl *flights) shareFlight(f *flight) bool {
+// shareFlight lets one more row, of s, wait for a flight, and reports whether it may: not what is being prepared in
+// place. For the sampler, what only a job that is not visible shares is alone.
+func (fl *flights) shareFlight(f *flight, s *stream) bool {
 	if f.phase == flightInPlace {
 		return false
 	}
-	if f.alone {
+	if f.alone && (s.visible() || !f.visible) {
 		f.alone = false
 		fl.needs.relevel(f.key.Object)
 	}
@@ -51,17 +55,22 @@ func (fl *flights) preparedInPlace(f *flight, e Prepared) {
 }
 
 // leavePlace takes back that a row was being written by its flight, which failed. The row waits for what the flight
-// does next, unless its batch was canceled; that is returned.
+// does next, unless its batch was canceled; that is returned. If visible jobs came to it meanwhile, it is theirs too.
 func (fl *flights) leavePlace(f *flight) *delivery {
 	d, i := f.rows[0].d, f.rows[0].row
 	f.become(flightRunning)
-	f.alone = len(f.rows) == 1 && len(f.augments) == 0
 	d.rows[i].state = rowWaiting
 	if d.phase == deliveryCanceled {
 		f.rows = f.rows[1:]
 		d.rows[i].state, d.rows[i].flight = rowDone, nil
 		fl.passOn(f)
 	}
+	if f.later.held { // it can take the result after all
+		f.entry, f.later = f.later.pin, later{}
+	}
+	users := f.visibleUsers()
+	f.visible = f.visible || users > 0
+	f.alone = users <= 1 && !f.entry.held
 	if !f.alone {
 		fl.needs.relevel(f.key.Object)
 	}

@@ -22,12 +22,6 @@ func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	r.expect(r.words(),
 		"prepare 0 from stored, keep encoded, in place for job 1", "prepare 1 from stored, keep encoded, in place for job 1",
 		"prepare 2 from stored, in place for job 1", "prepare 3 from stored, in place for job 1")
-	if is := r.c.needs.level(0, ident.Key{}); is.own != isEncoded {
-		t.Errorf("what is prepared in place is at level %d", is.own)
-	}
-	if is := r.c.needs.level(2, ident.Key{}); is.own != 0 {
-		t.Errorf("what is prepared in place, and not kept at all, is at level %d", is.own)
-	}
 	r.check()
 	r.hold = nil
 	r.run()
@@ -40,6 +34,43 @@ func TestWhatOneRowWantsIsPreparedInPlace(t *testing.T) {
 	}
 	if n := r.c.roster.prefixes[0].decoded.n; n != int64(s.Decodes) {
 		t.Errorf("%d samples were weighed, %d decoded", n, s.Decodes)
+	}
+}
+
+// TestLevelOfWhatIsPreparedInPlace: the sampler learns of it what stays: the original bytes, or nothing, until another
+// job shares it. It learns nothing of what a job in the order of the dataset has prepared.
+func TestLevelOfWhatIsPreparedInPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode          dsa.Mode
+		kept, not, by uint8
+	}{
+		"fixed":      {dsa.Fixed, isEncoded, 0, isDecoded},
+		"sequential": {dsa.Sequential, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, [ident.NumForms]int64{ident.Encoded: 200})
+			r.hold = is[Prepare]
+			inMode := func(e *Register) { e.Sample.Mode, e.Sample.Seed = c.mode, 3 }
+			r.join("a", 0, 6, 2, fixedShape, inMode)
+			var begun []ident.ObjectID
+			for _, e := range r.todo {
+				begun = append(begun, e.(Prepare).Key.Object)
+			}
+			if len(begun) != 4 {
+				t.Fatalf("%v", r.words())
+			}
+			level := func(x ident.ObjectID) uint8 { return r.c.needs.level(x, ident.Key{}).own }
+			if level(begun[0]) != c.kept || level(begun[2]) != c.not {
+				t.Errorf("%d is kept, and at level %d; %d is not, and at level %d", begun[0], level(begun[0]), begun[2],
+					level(begun[2]))
+			}
+			flying := r.c.flights.flying.of(begun[2])
+			r.c.flights.shareFlight(flying, r.c.roster.order[0])
+			if flying.phase == flightQueued && level(begun[2]) != c.by {
+				t.Errorf("%d is shared, and at level %d", begun[2], level(begun[2]))
+			}
+			r.check()
+		})
 	}
 }
 
@@ -125,9 +156,6 @@ func TestAnotherJobComesWhileASampleIsPreparedInPlace(t *testing.T) {
 			r.check()
 			if n := len(r.todo); n != 4 {
 				t.Fatalf("%v", r.words())
-			}
-			if is := r.c.needs.level(5, ident.Key{}); is.own != isDecoded {
-				t.Errorf("what is shared after all is at level %d", is.own)
 			}
 			r.hold = nil
 			r.run()

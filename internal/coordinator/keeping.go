@@ -18,11 +18,21 @@ type keeping struct {
 	begun     bool // epoch is one
 	allowance partition.Allowance
 	costs     partition.Keeping
-	fresh     int    // samples for which costs still hold
-	idle      bool   // the client did not wait for the last batch that it released: cores have time
-	left      uint64 // samples of this epoch that only this job wanted, and that the epoch could not pay for
-	kept      uint64 // the same that were kept
+	fresh     int             // samples for which costs still hold
+	idle      bool            // the client did not wait for the last batch that it released: cores have time
+	left      [unkepts]uint64 // samples of this epoch that only this job wanted and that were not kept, by why
+	kept      uint64          // the same that were kept
 }
+
+// unkept is why the decoded tier does not keep a sample that one job alone wants now.
+type unkept uint8
+
+const (
+	paced   unkept = iota // the epoch cannot pay for it yet
+	last                  // no job uses it later
+	unpaid                // its known later uses save less time than keeping it costs
+	unkepts               // the number of reasons
+)
 
 const (
 	// patience is how long a client may wait for a batch and still count as slower than the daemon.
@@ -36,7 +46,7 @@ const (
 func (fl *flights) keepingOf(s *stream) *keeping {
 	k := &s.keeping
 	if epoch := s.job.Epoch; !k.begun || k.epoch != epoch {
-		k.epoch, k.begun, k.left, k.kept = epoch, true, 0, 0
+		k.epoch, k.begun, k.left, k.kept = epoch, true, [unkepts]uint64{}, 0
 		k.allowance.Begin()
 	}
 	if k.fresh--; k.fresh < 0 {
@@ -68,38 +78,38 @@ func perSample(rate float64) float64 {
 }
 
 // mayKeep decides whether the decoded tier may keep a sample that no other job wants now, and at which price for the
-// allowance of the job. What is not worth that is kept all the same where its original bytes would be dropped: storage
-// is not read again to save processor time.
-func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64) {
+// allowance of the job; if not, why. What is not worth that is kept all the same where its original bytes would be
+// dropped: storage is not read again to save processor time.
+func (fl *flights) mayKeep(s *stream, x ident.ObjectID) (may bool, price float64, why unkept) {
 	k := &s.keeping
 	costs, stores := k.costs, fl.tiering.budgets[ident.Encoded] > 0
-	if _, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded}); there {
+	if _, there := fl.needs.find(s, ident.Key{Object: x, Form: ident.Encoded}); there {
 		costs.Read, stores = 0, false // it is neither read nor given memory
 	}
 	k.allowance.Prepare(costs, stores)
 	later, sure := fl.laterUses(s, x)
 	switch {
 	case sure && later == 0:
-		return false, 0
+		return false, 0, last
 	case sure:
-		may = k.costs.Pays(later)
+		may, why = k.costs.Pays(later), unpaid
 	case k.idle:
 		may = true
 	default:
-		may, price = k.allowance.Affords(k.costs), k.costs.Extra()
+		may, price, why = k.allowance.Affords(k.costs), k.costs.Extra(), paced
 	}
 	if !may && !fl.storedStays(s, x) {
-		return true, 0
+		return true, 0, why
 	}
-	return may, price
+	return may, price, why
 }
 
 // count takes what became of a sample after mayKeep: whether the tier was allowed to keep it, and does.
-func (k *keeping) count(may, kept bool, price float64) {
+func (k *keeping) count(may, kept bool, price float64, why unkept) {
 	switch {
-	case !may && price > 0: // with a price of 0 it is not the pace that keeps it out
-		k.left++
-	case may && kept:
+	case !may:
+		k.left[why]++
+	case kept:
 		k.kept++
 		k.allowance.Pay(price)
 	}
@@ -107,9 +117,12 @@ func (k *keeping) count(may, kept bool, price float64) {
 
 // laterUses is how often jobs with the prefix of s use x after the running epochs; sure says that all of them have a
 // known number of epochs. Index streams of other jobs do not count, nor do their
-// walks through blocks.
+// walks through blocks; for a visible job, no job counts that is not visible.
 func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) {
 	for _, o := range fl.roster.order {
+		if s.visible() && !o.visible() {
+			continue
+		}
 		if o.prefix != s.prefix || o != s && (o.job.Spec.Given || o.walks() || !o.job.Member.Has(uint32(x))) {
 			continue
 		}
@@ -126,19 +139,31 @@ func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) 
 	return uses, true
 }
 
-// pacing explains a fill that is paced; empty = none is.
-func (fl *flights) pacing() string {
+// unkept explains why the decoded tier does not keep samples that one job alone wanted in the running epochs; empty =
+// it keeps all that it has room for.
+func (fl *flights) unkept() string {
 	if fl.tiering.budgets[ident.Decoded] <= 0 {
 		return ""
 	}
-	var left, kept uint64
+	var left [unkepts]uint64
+	var kept uint64
 	for _, s := range fl.roster.order {
-		left += s.keeping.left
+		for why, n := range s.keeping.left {
+			left[why] += n
+		}
 		kept += s.keeping.kept
 	}
-	if left == 0 {
-		return ""
+	text := ""
+	if n := left[paced]; n > 0 {
+		text += fmt.Sprintf("; the decoded tier fills at a pace that lengthens an epoch by at most 10 %%: of the samples"+
+			" that one job alone wanted in the running epochs, %d were kept and %d decoded into their batch", kept, n)
 	}
-	return fmt.Sprintf("; the decoded tier fills at a pace that lengthens an epoch by at most 10 %%: of the samples that"+
-		" one job alone wanted in the running epochs, %d were kept and %d decoded into their batch", kept, left)
+	if n := left[last]; n > 0 {
+		text += fmt.Sprintf("; %d samples were decoded into their batch and not kept, because no job uses them later", n)
+	}
+	if n := left[unpaid]; n > 0 {
+		text += fmt.Sprintf("; %d samples were decoded into their batch and not kept, because to keep one costs more than"+
+			" its known later uses save", n)
+	}
+	return text
 }

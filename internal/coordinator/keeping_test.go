@@ -80,6 +80,28 @@ func TestKnownEpochs(t *testing.T) {
 		if held := r.epochOf(p, 0, time.Second); held != want {
 			t.Errorf("of %d epochs the first keeps %d, want %d", epochs, held, want)
 		}
+		why := r.c.Stats().Why
+		if got := strings.Contains(why, "not kept, because no job uses them later"); got != (epochs == 1) {
+			t.Errorf("of %d epochs: the split is explained by %q", epochs, why)
+		}
+	}
+}
+
+// TestDearMemoryIsExplained: where memory costs more than the known later epochs save, nothing more is kept from then
+// on that this is measured, and the view of the tiers says why.
+func TestDearMemoryIsExplained(t *testing.T) {
+	r, p := keepRig(t, func(e *Register) { e.Spec.Epochs = 9 })
+	r.step(Measured{Rates: Rates{Storage: 1e12, Fresh: 1, Recipes: r.c.tiering.model.rates.Recipes}})
+	held := r.epochOf(p, 0, time.Second)
+	if held > 2*costsHold {
+		t.Errorf("%d samples are kept, though memory is dear", held)
+	}
+	if more := r.epochOf(p, 1, time.Second); more != held {
+		t.Errorf("%d samples are kept after the second epoch, %d before it", more, held)
+	}
+	why := r.c.Stats().Why
+	if !strings.Contains(why, "not kept, because to keep one costs more than its known later uses save") {
+		t.Errorf("the split is explained by %q", why)
 	}
 }
 

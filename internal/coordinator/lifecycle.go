@@ -81,7 +81,6 @@ func (lc *lifecycle) joinSampler(s *stream) error {
 	j := s.job
 	if j.Spec.Given {
 		s.become(samplingGiven)
-		lc.roster.inOrder = true
 		return nil
 	}
 	s.sample.Recipe = uint32(s.prefix)
@@ -91,7 +90,6 @@ func (lc *lifecycle) joinSampler(s *stream) error {
 	}
 	s.become(samplingDraws)
 	lc.roster.joinPrefix(s, lc.sampler.JobSet(j.ID))
-	lc.roster.inOrder = lc.roster.inOrder || s.inStorageOrder()
 	return nil
 }
 
@@ -99,7 +97,7 @@ func (lc *lifecycle) joinSampler(s *stream) error {
 func (lc *lifecycle) activate(s *stream) {
 	if s.draws() && !s.job.Active() && !s.job.Paused() {
 		lc.setActive(s, true)
-		lc.needs.refreshNeeds()
+		lc.needs.refreshNeeds(s)
 	}
 }
 
@@ -189,7 +187,7 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	lc.step.persist(RecordEnded{Job: j.ID, Reason: reason}, nil)
 	lc.step.emit(JobEnded{Job: j.ID})
 	lc.tiering.recount(s, s.sample.Subset, false)
-	lc.needs.refreshNeeds()
+	lc.needs.refreshNeeds(s)
 }
 
 // tick ends the jobs whose leases ran out and the attachments of idle clients, and makes stalled jobs inactive.
@@ -202,15 +200,11 @@ func (lc *lifecycle) tick() {
 	if lc.cfg.IdleTimeout > 0 {
 		lc.detachIdle()
 	}
-	changed := false
 	for _, s := range lc.roster.order {
 		if at := lc.idleAt(s); s.draws() && s.job.Active() && !at.IsZero() && !at.After(lc.step.now) {
 			lc.setActive(s, false)
-			changed = true
+			lc.needs.refreshNeeds(s)
 		}
-	}
-	if changed {
-		lc.needs.refreshNeeds()
 	}
 }
 

@@ -7,8 +7,10 @@ import (
 
 // Executor carries effects out. Its methods must not block and must not call back into the loop.
 type Executor interface {
-	// Do carries out one effect; results come as events.
+	// Do carries out one effect; results come as events. It may wait for Flush.
 	Do(Effect)
+	// Flush follows the effects of one or more steps, before the loop waits for anything.
+	Flush()
 	// Unread appends events that have happened and that nobody has sent yet. They are taken before a Tick, because a
 	// decision by time must not miss what a client did before that time.
 	Unread(dst []Event) []Event
@@ -19,7 +21,13 @@ type Inspect struct{ F func(*Core) }
 
 func (Inspect) isEvent() {}
 
-// most is how many more events are taken before it is looked whether it is time for a Tick.
+// Several is events that came at once: each of them is a step, in order. Passing them to the loop together costs less.
+type Several []Event
+
+func (Several) isEvent() {}
+
+// most is how many more events are taken before it is looked whether it is time for a Tick, but for the last ones of a
+// Several.
 const most = 63
 
 // Loop owns c until ctx ends: it takes events in order, and ticks when the core asks for it. It is the only goroutine
@@ -29,20 +37,32 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 	defer timer.Stop()
 	var out []Effect
 	var unread []Event
-	step := func(ev Event) {
-		out = c.Step(now(), ev, out[:0])
+	step := func(at time.Time, ev Event) {
+		out = c.Step(at, ev, out[:0])
 		for i, e := range out {
 			do.Do(e)
 			out[i] = nil
 		}
 	}
-	take := func(ev Event) {
-		if i, ok := ev.(Inspect); ok {
-			i.F(c)
-		} else {
-			step(ev)
+	take := func(ev Event) (taken int) {
+		switch x := ev.(type) {
+		case Inspect:
+			x.F(c)
+			return 1
+		case Several:
+			at := now()
+			for i, ev := range x {
+				step(at, ev)
+				x[i] = nil
+			}
+			do.Flush()
+			return len(x)
 		}
+		step(now(), ev)
+		do.Flush()
+		return 1
 	}
+	do.Flush() // of what was restored before
 	for {
 		wait := time.Hour
 		if d := c.Deadline(); !d.IsZero() {
@@ -53,11 +73,11 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 		case <-ctx.Done():
 			return ctx.Err()
 		case ev := <-in:
-			take(ev)
-			for range most { // of those that have come meanwhile: none of them needs the timer
+			left := most + 1 - take(ev)
+			for left > 0 { // of those that have come meanwhile: none of them needs the timer
 				select {
 				case ev = <-in:
-					take(ev)
+					left -= take(ev)
 					continue
 				default:
 				}
@@ -66,10 +86,11 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 		case <-timer.C:
 			unread = do.Unread(unread[:0])
 			for i, ev := range unread {
-				step(ev)
+				step(now(), ev)
 				unread[i] = nil
 			}
-			step(Tick{})
+			step(now(), Tick{})
+			do.Flush()
 		}
 	}
 }

@@ -28,6 +28,7 @@ type worker struct {
 	ended   []ident.JobID
 	closed  []time.Time // when ranks were closed
 	unread  func() []Event
+	flush   func()
 }
 
 func (w *worker) later(d time.Duration, ev Event) {
@@ -48,6 +49,12 @@ func (w *worker) Unread(dst []Event) []Event {
 		return dst
 	}
 	return append(dst, w.unread()...)
+}
+
+func (w *worker) Flush() {
+	if w.flush != nil {
+		w.flush()
+	}
 }
 
 func (w *worker) Do(e Effect) {
@@ -226,8 +233,55 @@ func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 		if n := ticks.Load() - before; n != 0 {
 			t.Errorf("the loop looked at the clock %d times in an idle second", n)
 		}
-		if c.needs.refresh.left > 0 {
+		if c.needs.refresh.phase != refreshNone {
 			t.Error("the refresh was not finished")
+		}
+		cancel()
+		<-done
+	})
+}
+
+// Events that come at once are steps of their own, in order; Flush follows what they all asked for.
+func TestLoopTakesSeveralEventsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{Seed: 1, Bytes: func(ident.ObjectID) int64 { return 100 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		flushed := 0
+		w := &worker{events: make(chan Event), replies: map[Token]chan Reply{}, got: make(chan Deliver, 99)}
+		w.flush = func() { flushed++ }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- Loop(ctx, c, w.events, w, clock) }()
+		synctest.Wait()
+		before := flushed
+		var all Several
+		var answers []chan Reply
+		w.mu.Lock()
+		for i := range 3 {
+			ch := make(chan Reply, 1)
+			w.replies[Token(1+i)] = ch
+			answers = append(answers, ch)
+			all = append(all, registration(Token(1+i), string(rune('a'+i)), 0, 12, 4, func(e *Register) {}))
+		}
+		w.mu.Unlock()
+		w.events <- all
+		for i, ch := range answers {
+			if r := <-ch; r.Err != nil || r.Job != ident.JobID(1+i) {
+				t.Errorf("event %d was answered by %+v", i, r)
+			}
+		}
+		synctest.Wait()
+		n := 0
+		for _, ev := range all {
+			if ev != nil {
+				n++
+			}
+		}
+		records := flushed - before // each job's record becomes durable by an event of its own
+		if n != 0 || records != 1+3 {
+			t.Errorf("%d events are kept, %d flushes for one event of several and 3 others", n, records)
 		}
 		cancel()
 		<-done

@@ -474,13 +474,43 @@ func (ti *tiering) demandRecipe(set *partition.Dataset, s *stream, room float64)
 func (ti *tiering) decoded(f *flight, bytes int64) {
 	p := ti.roster.prefixOf(f.key.Recipe)
 	ti.roster.prefixes[p].decoded.add(bytes)
-	if s := ti.roster.streams[f.job]; s != nil {
+	s := ti.roster.streams[f.job]
+	if s != nil {
 		d := &ti.roster.datasets[s.dataset]
 		for p >= len(d.decoded) {
 			d.decoded = append(d.decoded, meter{})
 		}
 		d.decoded[p].add(bytes)
 	}
+	if f.visible {
+		ti.saw(s, p, bytes)
+	}
+}
+
+// saw counts what a sample weighs that a visible job decoded, or found decoded by one that is not visible; s may be
+// nil.
+func (ti *tiering) saw(s *stream, prefix int, bytes int64) {
+	ti.roster.prefixes[prefix].seen.add(bytes)
+	if s != nil {
+		d := &ti.roster.datasets[s.dataset]
+		for prefix >= len(d.seen) {
+			d.seen = append(d.seen, meter{})
+		}
+		d.seen[prefix].add(bytes)
+	}
+}
+
+// expectedBytes is decodedBytes, for a tier that is to make room. What jobs that are not visible decoded is no part of
+// it for those that are.
+func (ti *tiering) expectedBytes(s *stream, fallback int64) int64 {
+	if !s.visible() {
+		return ti.decodedBytes(s, fallback)
+	}
+	d := &ti.roster.datasets[s.dataset]
+	if s.prefix < len(d.seen) && d.seen[s.prefix].n > 0 {
+		return d.seen[s.prefix].mean(0)
+	}
+	return ti.roster.prefixes[s.prefix].seen.mean(fallback)
 }
 
 // decodedBytes is what a decoded sample of a stream weighs in the mean: of its dataset and prefix; of its prefix while
@@ -532,17 +562,27 @@ func (ti *tiering) tooSmall() string {
 	return out.String()
 }
 
-// setRoom gives the sampler how many samples of mean size the tiers hold.
+// setRoom gives the sampler how many samples of mean size the tiers hold: of the samples of visible jobs.
 func (ti *tiering) setRoom() {
-	encoded := max(1, ti.meanBytes(ident.Encoded))
-	decoded := ti.meanBytes(ident.Decoded)
-	if decoded == 0 {
-		decoded = 6 * encoded
+	encoded, decoded := int64(1), meter{}
+	if u := &ti.wanted; u.seenObjects > 0 {
+		encoded = max(1, ti.cfg.Granule(ident.Encoded, u.seenBytes/u.seenObjects))
 	}
-	n := ti.index.Budget(ident.Encoded)/encoded + ti.index.Budget(ident.Decoded)/decoded
-	if augmented := ti.meanBytes(ident.Augmented); augmented > 0 {
-		n += ti.index.Budget(ident.Augmented) / augmented
+	for i := range ti.roster.prefixes {
+		decoded.n += ti.roster.prefixes[i].seen.n
+		decoded.sum += ti.roster.prefixes[i].seen.sum
+	}
+	each := 6 * encoded
+	if decoded.n > 0 {
+		each = max(1, ti.cfg.Granule(ident.Decoded, decoded.mean(0)))
+	}
+	n := ti.index.Budget(ident.Encoded)/encoded + ti.index.Budget(ident.Decoded)/each
+	for _, g := range ti.roster.groups {
+		if g.shares() && g.members[0].visible() && g.members[0].augBytes > 0 {
+			n += ti.index.Budget(ident.Augmented) / max(1, ti.cfg.Granule(ident.Augmented, g.members[0].augBytes))
+			break
+		}
 	}
 	ti.sampler.SetRoom(int(min(n, dsa.MaxObjects)))
-	ti.sampler.SetDecoding(ti.index.Budget(ident.Decoded) >= decoded)
+	ti.sampler.SetDecoding(ti.index.Budget(ident.Decoded) >= each)
 }

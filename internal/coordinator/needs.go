@@ -36,10 +36,10 @@ func (ne *needs) without(x ident.ObjectID, flying *flight) bits.JobSet {
 			continue
 		}
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
-		if f := flying.making(k); f != nil && !f.alone {
+		if f := flying.making(k); f != nil && f.visible && !f.alone {
 			continue
 		}
-		if _, there := ne.index.Lookup(k); !there {
+		if _, there := ne.seen(k); !there {
 			jobs |= p.jobs
 		}
 	}
@@ -67,17 +67,17 @@ const (
 	isAugmented = 3
 )
 
-// level finds in which forms an object is cached or about to be, except by the entry of key not, and by what is
-// prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members of its group
-// that work on its instance, an encoded one every job. The sampler distinguishes two levels: where there are three,
-// that some jobs could have it augmented is left out.
+// level finds in which forms an object is cached or about to be, except by the entry of key not, by what is neutral,
+// and by what is prepared for one row alone. A decoded form serves the jobs of its prefix, an augmented one the members
+// of its group that work on its instance, an encoded one every job. The sampler distinguishes two levels: where there
+// are three, that some jobs could have it augmented is left out.
 func (ne *needs) level(x ident.ObjectID, not ident.Key) level {
 	flying := ne.flying.of(x)
 	here := func(k ident.Key) bool {
-		if f := flying.making(k); f != nil && !f.alone {
+		if f := flying.making(k); f != nil && f.visible && !f.alone {
 			return true
 		}
-		_, ok := ne.index.Lookup(k)
+		_, ok := ne.seen(k)
 		return ok && k != not
 	}
 	var decoded, augmented, all bits.JobSet
@@ -114,47 +114,78 @@ func (ne *needs) level(x ident.ObjectID, not ident.Key) level {
 	}
 }
 
-// neutralNeed ranks what only a job without an exchangeable order brought into memory: it takes free room, leaves
-// first, in favour of any other newcomer, and displaces nothing. So it lies in room that would be free without it, is
-// no label that a shuffled job's choices could follow, and may stay when a shuffled job comes upon it: that job's own
-// load would have found the room.
+// neutralNeed ranks what only a job that is not visible brought into memory: it takes free room, leaves first, in
+// favour of any other newcomer, and displaces nothing. So it lies in room that would be free without it. The sampler
+// does not know of it, and it has no part in needs. When a visible job comes upon it, what would be decided for a
+// sample that is not there is decided for it (flights.launch); then it is neutral no more.
 const neutralNeed = -1
+
+// neutral reports whether an entry owes its place to jobs alone that are not visible.
+func (ne *needs) neutral(h residency.Handle) bool { return ne.index.Need(h) < 0 }
+
+// seen finds a resident entry that is not neutral.
+func (ne *needs) seen(k ident.Key) (residency.Handle, bool) {
+	h, ok := ne.index.Lookup(k)
+	return h, ok && !ne.neutral(h)
+}
+
+// find finds a resident entry as the stream may see it: one that is not visible sees all.
+func (ne *needs) find(s *stream, k ident.Key) (residency.Handle, bool) {
+	h, ok := ne.index.Lookup(k)
+	return h, ok && (!s.visible() || !ne.neutral(h))
+}
+
+// setNeed ranks an entry again, unless it is neutral.
+func (ne *needs) setNeed(h residency.Handle, need int) {
+	if !ne.neutral(h) {
+		ne.index.SetNeed(h, need)
+	}
+}
 
 // allJobs is the set of all jobs, for need.
 const allJobs = ^bits.JobSet(0)
 
 // need ranks a form of a sample for its tier: those of the jobs it serves that still need the sample.
-func (ne *needs) need(x ident.ObjectID, of bits.JobSet) int {
-	if ne.sampler.Neutral(x) {
-		return neutralNeed
-	}
-	return ne.sampler.NeedOf(x, of)
-}
+func (ne *needs) need(x ident.ObjectID, of bits.JobSet) int { return ne.sampler.NeedOf(x, of) }
 
 // needOf is need for what stream s is about to load.
 func (ne *needs) needOf(s *stream, x ident.ObjectID, of bits.JobSet) int {
-	if s.inStorageOrder() && ne.sampler.Level(x) == 0 {
+	if !s.visible() {
 		return neutralNeed
 	}
 	return ne.need(x, of)
 }
 
 // renew ranks the entries of x again after one more job got it.
-func (ne *needs) renew(x ident.ObjectID) {
+func (ne *needs) renew(s *stream, x ident.ObjectID) {
+	if !s.visible() {
+		for _, g := range ne.roster.groups {
+			if g == s.group {
+				ne.renewShared(g, x)
+			}
+		}
+		return
+	}
 	for i := range ne.roster.prefixes {
 		p := &ne.roster.prefixes[i]
 		k := ident.Key{Object: x, Form: ident.Decoded, Recipe: p.id}
 		if h, ok := ne.index.Lookup(k); ok {
-			ne.index.SetNeed(h, ne.need(x, p.jobs))
+			ne.setNeed(h, ne.need(x, p.jobs))
 		}
 	}
 	ne.renewEncoded(x)
 	for _, g := range ne.roster.groups {
-		for i := range g.members {
-			k, first := g.keyOf(x, i)
-			if h, ok := ne.index.Lookup(k); first && ok {
-				ne.setSharers(g, h, k)
-			}
+		if g.members[0].visible() {
+			ne.renewShared(g, x)
+		}
+	}
+}
+
+func (ne *needs) renewShared(g *group, x ident.ObjectID) {
+	for i := range g.members {
+		k, first := g.keyOf(x, i)
+		if h, ok := ne.index.Lookup(k); first && ok {
+			ne.setSharers(g, h, k)
 		}
 	}
 }
@@ -162,7 +193,7 @@ func (ne *needs) renew(x ident.ObjectID) {
 func (ne *needs) renewEncoded(x ident.ObjectID) {
 	k := ident.Key{Object: x, Form: ident.Encoded}
 	if h, ok := ne.index.Lookup(k); ok {
-		ne.index.SetNeed(h, ne.need(x, ne.undecoded(x)))
+		ne.setNeed(h, ne.need(x, ne.undecoded(x)))
 	}
 }
 
@@ -182,26 +213,42 @@ func (ne *needs) rankEncoded() {
 	ne.undecodedObjects = ne.undecodedObjects[:0]
 }
 
-// refresh recomputes needs of everything resident after an epoch began, a job left or stalled: in slices, so that one
-// step stays short. Until it is through, some victims are chosen by an older need; nothing else depends on it. What is
-// admitted meanwhile has its need from the start.
+// refresh recomputes needs of everything resident that is not neutral, after an epoch began, a job left or stalled: in
+// slices, so that one step stays short. Until it is through, some victims are chosen by an older need; nothing else
+// depends on it. What is admitted meanwhile has its need from the start. It goes by object, and what is neutral costs
+// it nothing, so how far it is does not depend on jobs that are not visible.
 type refresh struct {
-	at   int // the place to look at next
-	left int // entries to look at
-	of   int // the places of the index when left was set: places added since are visited too
+	phase refreshPhase
+	at    ident.ObjectID // the object to look at next
+	until ident.ObjectID // where the round began
 }
 
-// refreshPerStep is how many entries one Step looks at, of any form and dead ones included.
+// refreshPhase is where a round is.
+//
+//	none ─▶ up ─▶ rest ─▶ none
+//	         ▲     │
+//	         └─────┘ (another round is asked for: this one becomes a full one from here)
+type refreshPhase uint8
+
+const (
+	refreshNone refreshPhase = iota
+	refreshUp                // from where the round began to the last object
+	refreshRest              // from the first object to where the round began
+)
+
+// refreshPerStep is how many entries one Step looks at, of any form.
 const refreshPerStep = 512
 
-// refreshNeeds starts a round over all entries from the current place. A round that is under way is extended to a full
-// one instead of being restarted.
-func (ne *needs) refreshNeeds() {
-	ne.refresh.left, ne.refresh.of = ne.index.Slots(), ne.index.Slots()
+// refreshNeeds starts a round over all entries from the current place, because of something that a job did. A round
+// that is under way is extended to a full one instead of being restarted.
+func (ne *needs) refreshNeeds(s *stream) {
+	if s.visible() {
+		ne.refresh.phase, ne.refresh.until = refreshUp, ne.refresh.at
+	}
 }
 
 // hasWork reports whether a slice of ranking, or of the sampler's work, is left for the next Step.
-func (ne *needs) hasWork() bool { return ne.refresh.left > 0 || ne.sampler.Work(0) }
+func (ne *needs) hasWork() bool { return ne.refresh.phase != refreshNone || ne.sampler.Work(0) }
 
 // entries lists what is resident in a form.
 func (ne *needs) entries(f ident.Form) []ident.Key {
@@ -212,23 +259,35 @@ func (ne *needs) entries(f ident.Form) []ident.Key {
 
 func (ne *needs) refreshSlice() {
 	r := &ne.refresh
-	if r.left == 0 {
+	if r.phase == refreshNone {
 		return
 	}
-	r.left, r.of = r.left+ne.index.Slots()-r.of, ne.index.Slots()
-	n := min(refreshPerStep, r.left)
+	end := ident.ObjectID(dsa.MaxObjects)
+	if r.phase == refreshRest {
+		end = r.until
+	}
+	next, n := ne.index.Walk(r.at, end, refreshPerStep, ne.refreshEntry)
 	ne.step.spent.refresh += n
-	r.left -= n
-	r.at = ne.index.Some(r.at, n, func(h residency.Handle, k ident.Key) {
-		switch k.Form {
-		case ident.Augmented:
-			ne.setSharers(ne.roster.groupOf(k.Group), h, k)
-			ne.relevel(k.Object) // whose instance it is may have changed
-		case ident.Decoded:
-			ne.index.SetNeed(h, ne.need(k.Object, ne.roster.prefixes[ne.roster.prefixOf(k.Recipe)].jobs))
-			ne.relevel(k.Object) // whom it serves may have changed
-		default:
-			ne.index.SetNeed(h, ne.need(k.Object, ne.undecoded(k.Object)))
-		}
-	})
+	switch r.at = next; {
+	case next < end:
+	case r.phase == refreshUp && r.until > 0:
+		r.phase, r.at = refreshRest, 0
+	case r.phase == refreshUp:
+		r.phase, r.at = refreshNone, 0
+	default:
+		r.phase = refreshNone
+	}
+}
+
+func (ne *needs) refreshEntry(h residency.Handle, k ident.Key) {
+	switch k.Form {
+	case ident.Augmented:
+		ne.setSharers(ne.roster.groupOf(k.Group), h, k)
+		ne.relevel(k.Object) // whose instance it is may have changed
+	case ident.Decoded:
+		ne.setNeed(h, ne.need(k.Object, ne.roster.prefixes[ne.roster.prefixOf(k.Recipe)].jobs))
+		ne.relevel(k.Object) // whom it serves may have changed
+	default:
+		ne.setNeed(h, ne.need(k.Object, ne.undecoded(k.Object)))
+	}
 }

@@ -13,7 +13,8 @@ import (
 // reached. That says nothing of the samples, so none is quarantined, and no epoch loses one: what is to be read from
 // there waits. One flight at a time tries it again, after longer and longer pauses; the first that is answered, with
 // bytes or with what is wrong with that sample, ends the outage for all. Jobs need no bound of their own: a client
-// waits as long as its timeout says, and WaitOf names the cause. What is in memory is served meanwhile.
+// asks what it waits for, WaitOf names the cause, and says when it lasts for too long. What is in memory is served
+// meanwhile, and so is what lies elsewhere: a dataset may lie on several disks, each of which is a place.
 
 // Pauses between two tries; each is twice the one before.
 const (
@@ -21,9 +22,10 @@ const (
 	longestPause = 30 * time.Second
 )
 
-// outage is that of the place of one dataset.
+// outage is that of one place of one dataset.
 type outage struct {
 	dataset int // its index in roster.datasets
+	place   ident.Place
 	since   time.Time
 	next    time.Time // the next try, when none is under way
 	pause   time.Duration
@@ -32,22 +34,30 @@ type outage struct {
 	away    turns   // that wait for its end
 }
 
-// outageOf is the outage of a dataset; nil = its place answers.
-func (fl *flights) outageOf(dataset int) *outage {
+// outageOf is the outage of the place that a flight is to be read from; nil = it answers.
+func (fl *flights) outageOf(f *flight) *outage {
+	at := fl.placeOf(f.key.Object)
 	for _, o := range fl.outages {
-		if o.dataset == dataset {
+		if o.dataset == f.dataset && o.place == at {
 			return o
 		}
 	}
 	return nil
 }
 
+func (fl *flights) placeOf(x ident.ObjectID) ident.Place {
+	if fl.cfg.Place == nil {
+		return ident.Place{}
+	}
+	return fl.cfg.Place(x)
+}
+
 // keepBack has a flight wait that is to be read from a place which does not answer, and reports whether it does.
 func (fl *flights) keepBack(f *flight) bool {
-	if len(fl.outages) == 0 || f.key.Form != ident.Decoded || f.from != ident.Stored {
+	if len(fl.outages) == 0 || f.key.Form != ident.Decoded || f.from != ident.Stored || f.bare {
 		return false
 	}
-	o := fl.outageOf(f.dataset)
+	o := fl.outageOf(f)
 	if o == nil || o.probe == f {
 		return false
 	}
@@ -65,18 +75,76 @@ func (fl *flights) goAway(f *flight, o *outage) {
 func (fl *flights) placeFailed(f *flight, why string) {
 	o := f.outage
 	if o == nil {
-		o = fl.outageOf(f.dataset)
+		o = fl.outageOf(f)
 	}
 	if o == nil {
-		o = &outage{dataset: f.dataset, since: fl.step.now, pause: firstPause, next: fl.step.now.Add(firstPause)}
-		fl.outages = append(fl.outages, o)
-		fl.step.emit(PlaceFailed{Object: f.key.Object, Why: why})
+		o = fl.beginOutage(f, why)
 	}
 	o.why = why
 	if o.probe == f {
 		o.tryLater(fl.step.now)
 	}
 	fl.goAway(f, o)
+}
+
+func (fl *flights) beginOutage(f *flight, why string) *outage {
+	now := fl.step.now
+	o := &outage{dataset: f.dataset, place: fl.placeOf(f.key.Object), since: now, pause: firstPause,
+		next: now.Add(firstPause)}
+	fl.outages = append(fl.outages, o)
+	d := &fl.roster.datasets[o.dataset]
+	d.storage.begin(now)
+	fl.step.emit(PlaceFailed{Dataset: d.id, Object: f.key.Object, Why: why})
+	return o
+}
+
+// storage is how reliable the places of a dataset were.
+type storage struct {
+	outages uint64
+	failing int           // places that fail at this moment
+	since   time.Time     // one of them fails, without a break
+	failed  time.Duration // in all, before since
+}
+
+func (s *storage) begin(now time.Time) {
+	s.outages++
+	if s.failing++; s.failing == 1 {
+		s.since = now
+	}
+}
+
+func (s *storage) end(now time.Time) {
+	if s.failing--; s.failing == 0 {
+		s.failed += now.Sub(s.since)
+	}
+}
+
+// StorageView is how reliable the storage of a dataset was.
+type StorageView struct {
+	Outages uint64        // of places of the dataset, since the daemon began
+	Failed  time.Duration // in which one of them failed, before Since
+	Since   time.Time     // one of them has failed without a break since then; zero = all answer
+	Why     string        // the newest failure of the place that has failed for longest
+}
+
+// Lasted is the time in which a place of the dataset failed, up to now.
+func (v *StorageView) Lasted(now time.Time) time.Duration {
+	if v.Since.IsZero() {
+		return v.Failed
+	}
+	return v.Failed + max(now.Sub(v.Since), 0)
+}
+
+func (fl *flights) storageView(dataset int) StorageView {
+	s := &fl.roster.datasets[dataset].storage
+	v := StorageView{Outages: s.outages, Failed: s.failed}
+	for _, o := range fl.outages {
+		if o.dataset == dataset {
+			v.Since, v.Why = s.since, o.why
+			break
+		}
+	}
+	return v
 }
 
 func (o *outage) tryLater(now time.Time) {
@@ -99,6 +167,13 @@ func (fl *flights) answered(f *flight, e Prepared) {
 	fl.endOutage(o)
 }
 
+// itemRead ends the outage that a flight was to try, whose steps workers of clients have yet to run.
+func (fl *flights) itemRead(e ItemRead) {
+	if f := fl.flightByID[e.Flight]; f != nil {
+		fl.answered(f, Prepared{Flight: e.Flight})
+	}
+}
+
 func (fl *flights) endOutage(o *outage) {
 	for i, p := range fl.outages {
 		if p == o {
@@ -111,7 +186,9 @@ func (fl *flights) endOutage(o *outage) {
 		f.outage = nil
 		fl.enqueue(f)
 	}
-	fl.step.emit(PlaceBack{Why: o.why, After: fl.step.now.Sub(o.since)})
+	d := &fl.roster.datasets[o.dataset]
+	d.storage.end(fl.step.now)
+	fl.step.emit(PlaceBack{Dataset: d.id, Why: o.why, After: fl.step.now.Sub(o.since)})
 }
 
 // leaveOutage takes a flight that is given up out of the outage that it waits for. One that nobody waits for is over:
@@ -133,14 +210,27 @@ func (fl *flights) leaveOutage(f *flight) {
 // tryPlaces begins the tries that are due.
 func (fl *flights) tryPlaces() {
 	for _, o := range fl.outages {
-		f, ok := o.away.first()
-		if o.probe != nil || !ok || fl.step.now.Before(o.next) {
+		if o.probe != nil || o.away.Len() == 0 || fl.step.now.Before(o.next) {
 			continue
 		}
+		f := o.candidate()
 		fl.dequeue(f)
 		o.probe = f
 		fl.enqueue(f)
 	}
+}
+
+// candidate is the flight that is to try the place: the earliest one that the executor makes, which always answers,
+// else the earliest that workers of clients make. One waits at least.
+func (o *outage) candidate() *flight {
+	best := o.away.heap[0].f
+	for i := range o.away.heap {
+		f := o.away.heap[i].f
+		if f.foreign != best.foreign && best.foreign || f.foreign == best.foreign && f.before(best) {
+			best = f
+		}
+	}
+	return best
 }
 
 // nextTry is when the next try is due; zero = none is.
@@ -159,18 +249,32 @@ func (f *flight) outageFor(now time.Time) *jobs.Outage {
 	if o == nil {
 		return nil
 	}
-	return &jobs.Outage{Why: o.why, For: now.Sub(o.since), Again: o.pause}
+	return &jobs.Outage{Why: o.why, Since: o.since, For: now.Sub(o.since), Again: o.pause}
 }
 
 // checkOutages tests that what waits for outages agrees with them.
 func (fl *flights) checkOutages() error {
 	var err error
+	for d := range fl.roster.datasets {
+		n := 0
+		for _, o := range fl.outages {
+			if o.dataset == d {
+				n++
+			}
+		}
+		if n != fl.roster.datasets[d].storage.failing {
+			err = errors.Join(err, fmt.Errorf("%d places of dataset %d fail, counted are %d", n, d,
+				fl.roster.datasets[d].storage.failing))
+		}
+	}
 	for i, o := range fl.outages {
 		if o.probe == nil && o.away.Len() == 0 {
 			err = errors.Join(err, fmt.Errorf("nothing waits for the outage of dataset %d", o.dataset))
 		}
-		if fl.outageOf(o.dataset) != fl.outages[i] {
-			err = errors.Join(err, fmt.Errorf("dataset %d has two outages", o.dataset))
+		for _, p := range fl.outages[:i] {
+			if p.dataset == o.dataset && p.place == o.place {
+				err = errors.Join(err, fmt.Errorf("a place of dataset %d has two outages", o.dataset))
+			}
 		}
 		err = errors.Join(err, o.away.check())
 	}

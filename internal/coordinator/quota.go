@@ -32,8 +32,10 @@ type dataset struct {
 	// distinct objects that live jobs want and that count for this dataset, and what they weigh stored
 	objects, bytes int64
 	decoded        []meter   // bytes of decoded samples, by prefix
+	seen           []meter   // of them, those that visible jobs decoded, or took over
 	sharing        []sharing // how many jobs one read and one decode serve, by prefix
 	stats          jobs.Stats
+	storage        storage
 	bad            *bits.Set // samples that a job left out because they cannot be prepared
 }
 

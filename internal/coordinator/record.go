@@ -41,6 +41,7 @@ type RecordEpochStarted struct {
 	Job             ident.JobID
 	Epoch, Instance uint32
 	Remainder       bool // it has what an earlier job left of the epoch
+	Counted         bool // of order given: a sample's instance tells how often it came before, see picks
 }
 
 // RecordAssigned commits objects to a batch. Several records of one batch add up.

@@ -31,7 +31,8 @@ type Restore struct {
 // RestoredEpoch is an epoch of which something was given out.
 type RestoredEpoch struct {
 	Epoch, Instance uint32
-	Subset          int // samples, and which
+	ByPick          bool // of order given: each pick has an instance of its own, see picks
+	Subset          int  // samples, and which
 	Member          *bits.Set
 	Batches         []RestoredBatch // in the order of their assignment
 	// Of an epoch of which an earlier job had something, Subset and Member are what that one left.
@@ -58,7 +59,7 @@ type resend struct {
 	step            int
 	last            bool             // the rank's last of the epoch
 	objects         []ident.ObjectID // that can be prepared
-	places          []uint32         // of order given: how often each was picked in the epoch before
+	places          []uint32         // of order given: by how much their instances differ from that of the epoch
 	bad             []jobs.Bad
 	origin          origin
 	was             counted // what the account has of it, when it comes from its client
@@ -118,6 +119,9 @@ func (lc *lifecycle) restored(e Restore) (*jobs.Job, error) {
 			return nil, err
 		}
 	}
+	if s.visible() {
+		lc.tiering.setRoom()
+	}
 	lc.tiering.repartition(true)
 	return j, nil
 }
@@ -133,7 +137,7 @@ func (e *Restore) given() ([][][]resend, error) {
 		spec := e.Spec
 		spec.Subset = p.Subset
 		out[i] = make([][]resend, spec.World)
-		var picked picks
+		picked := picks{all: p.ByPick}
 		for _, b := range p.Batches {
 			if b.Rank < 0 || b.Rank >= spec.World || b.Step < 0 ||
 				!spec.Given && b.Step >= spec.Batches(b.Rank) ||
@@ -234,7 +238,7 @@ func (lc *lifecycle) restoreEpochs(s *stream, e Restore, given [][][]resend) err
 
 // countPicks counts what was picked in an epoch of order given, and the instances that it took.
 func (s *stream) countPicks(p RestoredEpoch) {
-	s.picked = picks{}
+	s.picked = picks{all: p.ByPick}
 	for _, b := range p.Batches {
 		for _, x := range b.Objects {
 			s.last = max(s.last, p.Instance+s.picked.add(x))

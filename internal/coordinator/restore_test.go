@@ -37,7 +37,7 @@ func (l *journaled) add(p Persist, reg Register) {
 			l.epochs = slices.Delete(l.epochs, at, at+1)
 		}
 		l.epochs = append(l.epochs, RestoredEpoch{Epoch: p.Epoch, Instance: p.Instance, Subset: reg.Spec.Subset,
-			Member: Members(reg.Sample.Subset), Rest: p.Remainder})
+			Member: Members(reg.Sample.Subset), Rest: p.Remainder, ByPick: !p.Counted})
 		if len(l.epochs) > 2 {
 			old := l.epochs[0]
 			l.epochs = l.epochs[1:]

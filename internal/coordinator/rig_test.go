@@ -39,8 +39,9 @@ type rig struct {
 	solves   []Solve
 	bytes    func(ident.ObjectID) int64 // of a decoded sample; nil = sampleBytes
 	token    Token
-	see      func(Effect) // sees each effect before it is done
-	spoiled  bool         // its state was broken on purpose: it is not checked at the end
+	see      func(Effect)              // sees each effect before it is done
+	inBlock  func(ident.ObjectID) bool // the object lies in a block in memory
+	spoiled  bool                      // its state was broken on purpose: it is not checked at the end
 }
 
 func newRig(t *testing.T, sizes [ident.NumForms]int64, change ...func(*Config)) *rig {
@@ -71,9 +72,9 @@ func newRig(t *testing.T, sizes [ident.NumForms]int64, change ...func(*Config)) 
 }
 
 // decodedTier is a rig whose decoded tier holds n samples.
-func decodedTier(t *testing.T, n int) *rig {
+func decodedTier(t *testing.T, n int, change ...func(*Config)) *rig {
 	t.Helper()
-	return newRig(t, [ident.NumForms]int64{ident.Decoded: int64(n) * sampleBytes})
+	return newRig(t, [ident.NumForms]int64{ident.Decoded: int64(n) * sampleBytes}, change...)
 }
 
 // step takes an event and says in words what must be done.
@@ -130,6 +131,9 @@ func (r *rig) do(e Effect) {
 		}
 		if x.From == ident.Stored {
 			ev.Read = 100
+			if r.inBlock != nil && r.inBlock(x.Key.Object) {
+				ev.Read, ev.Held = 0, true
+			}
 		}
 		if r.away != nil && r.away(x.Key.Object) && x.From == ident.Stored {
 			r.step(Prepared{Flight: x.Flight, Err: "the network is down", Away: true})

@@ -18,7 +18,7 @@ type roster struct {
 	groups   []*group                // share groups that have members
 	lastID   uint32                  // the newest id of a share group
 	datasets []dataset               // every dataset that a job has drawn from; position is stable
-	inOrder  bool                    // a job whose order is not exchangeable has drawn, for Check
+	blocks   map[uint32]*heldBy      // that jobs of mode Blocks hold; lookups only
 }
 
 // live returns the stream and the rank if the incarnation still holds it.
@@ -56,13 +56,13 @@ func (ro *roster) leavePrefix(s *stream) {
 	s.set = 0
 }
 
-// joinGroup puts a job into the share group of its recipe. Its first epoch meets the newest instance that the group
-// works on (see nextInstance). A group that all jobs have left is gone: the next job begins its own, with its own
-// seed, as if alone.
+// joinGroup puts a job into the share group of its recipe; those that are not visible have groups of their own. Its
+// first epoch meets the newest instance that the group works on (see nextInstance). A group that all jobs have left is
+// gone: the next job begins its own, with its own seed, as if alone.
 func (ro *roster) joinGroup(s *stream, key ident.RecipeID) {
 	var g *group
 	for _, h := range ro.groups {
-		if h.key == key {
+		if h.key == key && h.members[0].visible() == s.visible() {
 			g = h
 		}
 	}
@@ -148,6 +148,7 @@ type rankQueue struct {
 type prefix struct {
 	id      ident.RecipeID
 	decoded meter       // bytes of decoded samples of this prefix
+	seen    meter       // of them, those that visible jobs decoded, or took over
 	jobs    bits.JobSet // joined jobs that have it
 }
 

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"larder/internal/bits"
 	"larder/internal/ident"
 	"larder/tiers/residency"
 )
@@ -22,6 +23,9 @@ func (fl *flights) takeTurn(s *stream) uint64 {
 // outlier of 20 times in a hundred, 12 workers at 95 % load, batches of 32: 16 ahead training stalls for 2.7 % of the
 // time instead of 13.3 %, 4 ahead for 23.5 instead of 26.7 %.)
 func (fl *flights) startTurn(s *stream, x ident.ObjectID, turn uint64) uint64 {
+	if s.making.Workers { // nothing of theirs is stored
+		return turn
+	}
 	n := fl.cfg.Bytes(x) / max(s.stored.mean(1), 1)
 	if n < 2 || s.stored.n == 0 {
 		return turn
@@ -46,15 +50,15 @@ func (fl *flights) source(d *delivery, i int) {
 	}
 	k := fl.keepingOf(s)
 	if s.group != nil && fl.sourceShared(d, i) {
-		fl.needs.renew(x)
+		fl.needs.renew(s, x)
 		return
 	}
-	if h, ok := fl.index.Lookup(key); ok {
+	if h, ok := fl.needs.find(s, key); ok {
 		k.allowance.Hit(k.costs)
 		fl.countHit(s, ident.Decoded)
 		fl.useEntry(d, i, h, key)
-	} else if f := fl.flying.get(key); f != nil {
-		if fl.shareFlight(f) {
+	} else if f := fl.underWay(s, key); f != nil {
+		if fl.shareFlight(f, s) {
 			k.allowance.Hit(k.costs)
 			fl.countHit(s, ident.Decoded)
 		}
@@ -65,7 +69,7 @@ func (fl *flights) source(d *delivery, i int) {
 		fl.countHit(s, ident.Decoded)
 		fl.useEntry(d, i, h, key)
 	}
-	fl.needs.renew(x)
+	fl.needs.renew(s, x)
 }
 
 // useEntry fills a row from a resident entry, at once or when its bytes are there.
@@ -123,9 +127,9 @@ func (fl *flights) filling(d *delivery, i int, from Source) *Fill {
 // among all picked samples.
 func (fl *flights) reservePlace(s *stream, key ident.Key) {
 	x := key.Object
-	if h, ok := fl.index.Lookup(key); ok {
+	if h, ok := fl.needs.find(s, key); ok {
 		fl.index.Hit(h)
-	} else if fl.flying.get(key) == nil {
+	} else if fl.underWay(s, key) == nil {
 		alone := fl.wantsAlone(s, x)
 		if alone {
 			fl.keepingOf(s)
@@ -133,18 +137,18 @@ func (fl *flights) reservePlace(s *stream, key ident.Key) {
 		if h, ok := fl.admitDecoded(key, s, alone); ok {
 			fl.index.SetReady(h)
 		} else if !s.making.Workers {
-			fl.reserveStored(x, fl.needs.needOf(s, x, fl.roster.prefixes[s.prefix].jobs))
+			fl.reserveStored(s, x, fl.roster.prefixes[s.prefix].jobs)
 		}
 		fl.needs.relevel(x)
 	}
-	fl.needs.renew(x)
+	fl.needs.renew(s, x)
 }
 
 // reserveStored is reservePlace in the encoded tier, for a sample that is not to be kept decoded.
-func (fl *flights) reserveStored(x ident.ObjectID, need int) {
-	h, there := fl.index.Lookup(ident.Key{Object: x, Form: ident.Encoded})
+func (fl *flights) reserveStored(s *stream, x ident.ObjectID, of bits.JobSet) {
+	h, there := fl.needs.find(s, ident.Key{Object: x, Form: ident.Encoded})
 	if !there {
-		h, there = fl.admitStored(x, need)
+		h, there = fl.admitStored(x, fl.needs.needOf(s, x, of))
 	}
 	if there && !fl.index.Ready(h) && fl.index.Pins(h) == 0 { // else a flight of another recipe is bringing it
 		fl.index.SetReady(h)

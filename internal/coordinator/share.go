@@ -65,6 +65,9 @@ func (fl *flights) sourceShared(d *delivery, i int) bool {
 	if need == 0 || s.augBytes == 0 {
 		return false
 	}
+	if !s.visible() {
+		need = neutralNeed
+	}
 	f, h := fl.launchShared(key, s, d.rows[i].turn, need)
 	if f == nil {
 		fl.countHit(s, ident.Augmented)
@@ -91,11 +94,11 @@ func (fl *flights) launchShared(key ident.Key, s *stream, turn uint64, need int)
 		f.entry = pin{entry, true}
 	}
 	dkey := ident.Key{Object: key.Object, Form: ident.Decoded, Recipe: fl.roster.prefixes[s.prefix].id}
-	p := fl.flying.get(dkey)
-	h, ready := fl.index.Lookup(dkey)
+	p := fl.underWay(s, dkey)
+	h, ready := fl.needs.find(s, dkey)
 	ready = ready && fl.index.Ready(h)
 	if ready || p != nil {
-		if ready || fl.shareFlight(p) {
+		if ready || fl.shareFlight(p, s) {
 			fl.countHit(s, ident.Decoded)
 		}
 	} else if p, h = fl.launch(dkey, s, turn, false); p == nil {

@@ -59,7 +59,7 @@ func largeWorld(tb testing.TB, n int, watch func(what string, c *Core, took time
 		}
 	}
 	settle := func(what string) {
-		for i := 0; c.needs.refresh.left > 0 || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0); i++ {
+		for i := 0; c.needs.refresh.phase != refreshNone || len(c.tiering.wanted.walks) > 0 || c.needs.sampler.Work(0); i++ {
 			if i > 100*n {
 				tb.Fatalf("%s: it never ends", what)
 			}

@@ -143,7 +143,6 @@ func (ti *tiering) squeezed(t TierConfig) [ident.NumForms]int64 {
 // repartition solves the split of the auto tiers again, and what fixed ones give.
 // Small changes of the measured sizes are ignored (hysteresis), a change of jobs is not.
 func (ti *tiering) repartition(hysteresis bool) {
-	ti.setRoom()
 	if hysteresis && !ti.anyAuto() {
 		return
 	}
@@ -181,6 +180,10 @@ type wanted struct {
 	by      [][]uint8  // by object, in pages: a large id costs one page
 	owners  [][]uint16 // the dataset that the object counts for, from 1
 	walks   []walk     // subsets that are still to be counted, in order
+	apart   [][]uint8  // of by, those that are not visible
+	changed bool       // what visible jobs want has changed since setRoom
+	// The same sums over the objects that any visible job wants.
+	seenObjects, seenBytes int64
 }
 
 // owner is the dataset that an object counts for; -1 = none yet.
@@ -207,6 +210,7 @@ type walk struct {
 	subset  []ident.ObjectID
 	dataset int
 	out     bool
+	visible bool // of a visible job
 	at      int
 }
 
@@ -218,7 +222,8 @@ const (
 // recount enters a subset into the union of what is wanted, or takes it out. The split of memory follows when it is
 // counted.
 func (ti *tiering) recount(s *stream, subset []ident.ObjectID, in bool) {
-	ti.wanted.walks = append(ti.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in})
+	ti.wanted.walks = append(ti.wanted.walks, walk{subset: subset, dataset: s.dataset, out: !in, visible: s.visible()})
+	ti.wanted.changed = ti.wanted.changed || s.visible()
 	ti.countSlice()
 }
 
@@ -245,6 +250,10 @@ func (ti *tiering) countSlice() {
 	}
 	if len(u.walks) == 0 {
 		u.walks = nil
+		if u.changed {
+			u.changed = false
+			ti.setRoom()
+		}
 		ti.repartition(false)
 	}
 }
@@ -262,6 +271,7 @@ func (ti *tiering) countOne(x ident.ObjectID, w *walk) {
 		u.by[p] = make([]uint8, wantedPage)
 	}
 	n := &u.by[p][int(x)%wantedPage]
+	ti.countSeen(x, w, *n)
 	switch {
 	case !w.out:
 		if *n++; *n == 1 {
@@ -272,6 +282,33 @@ func (ti *tiering) countOne(x ident.ObjectID, w *walk) {
 		if *n--; *n == 0 {
 			ti.countDistinct(x, -1)
 		}
+	}
+}
+
+// countSeen counts the object among what visible jobs want. was is how many jobs wanted it before the walk.
+func (ti *tiering) countSeen(x ident.ObjectID, w *walk, was uint8) {
+	u := &ti.wanted
+	p, i := int(x)/wantedPage, int(x)%wantedPage
+	var apart uint8
+	if p < len(u.apart) && u.apart[p] != nil {
+		apart = u.apart[p][i]
+	}
+	sign := int64(1)
+	if w.out {
+		sign = -1
+	}
+	switch {
+	case !w.visible:
+		for p >= len(u.apart) {
+			u.apart = append(u.apart, nil)
+		}
+		if u.apart[p] == nil {
+			u.apart[p] = make([]uint8, wantedPage)
+		}
+		u.apart[p][i] += uint8(sign)
+	case was-apart == 0 && !w.out || was-apart == 1 && w.out:
+		u.seenObjects += sign
+		u.seenBytes += sign * ti.cfg.Bytes(x)
 	}
 }
 

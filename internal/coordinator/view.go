@@ -12,6 +12,7 @@ import (
 type Stats struct {
 	SourceReads, SourceBytes, Decodes, Augments uint64
 	Hits                                        [ident.NumForms]uint64
+	FromBlocks                                  jobs.FromBlocks
 	Evictions                                   [ident.NumForms]uint64
 	InPlace                                     uint64 // decodes that were written straight into their batch
 	Prefetched                                  uint64 // augments that idle workers made before any job picked them
@@ -45,6 +46,8 @@ type DatasetView struct {
 	Stats jobs.Stats // without Bad
 	Bad   int        // distinct samples that could not be prepared
 	Live  int        // jobs
+	// Storage is how reliable what it is read from was.
+	Storage StorageView
 }
 
 // Datasets returns the datasets that jobs drew from, in the order in which they came.
@@ -52,7 +55,7 @@ func (c *Core) Datasets() []DatasetView {
 	out := make([]DatasetView, len(c.roster.datasets))
 	for i := range c.roster.datasets {
 		d := &c.roster.datasets[i]
-		out[i] = DatasetView{ID: d.id, Stats: d.stats, Bad: d.bad.Len()}
+		out[i] = DatasetView{ID: d.id, Stats: d.stats, Bad: d.bad.Len(), Storage: c.flights.storageView(i)}
 	}
 	for _, s := range c.roster.order {
 		out[s.dataset].Live++
@@ -73,7 +76,7 @@ type TierView struct {
 // Stats returns the counters.
 func (c *Core) Stats() Stats {
 	s := c.step.stats
-	s.Why += c.tiering.tooSmall() + c.flights.pacing()
+	s.Why += c.tiering.tooSmall() + c.flights.unkept()
 	s.PolicyCalls = c.needs.index.Asked()
 	return s
 }

@@ -42,8 +42,8 @@ func settings(cfg *config.Config, r config.Resolved) engine.Settings {
 		TierSetting: map[ident.Form]string{
 			ident.Encoded: t.Encoded.String(), ident.Decoded: t.Decoded.String(), ident.Augmented: t.Augmented.String(),
 		},
-		MaxRing: r.MaxRing,
-		Strata:  func(names ...string) string { return cfg.Dataset(names...).Strata },
+		MaxRing: r.MaxRing, OutageTimeout: cfg.Source.OutageTimeout,
+		Strata: func(names ...string) string { return cfg.Dataset(names...).Strata },
 	}
 	for _, q := range r.Quotas {
 		s.Tiers.Quotas = append(s.Tiers.Quotas, coordinator.Quota(q))

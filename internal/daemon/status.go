@@ -29,6 +29,12 @@ func (d *Daemon) status(ctx context.Context, _ *larderv1.StatusRequest) (*larder
 	n, _ := d.servers.sessions.Sessions()
 	out.Sessions = uint32(n)
 	countJobs(out, s.GetJobs())
+	for _, x := range s.GetDatasets() {
+		if x.GetOutage() != nil {
+			x.Counters = nil
+			out.Failing = append(out.Failing, x)
+		}
+	}
 	for _, t := range s.GetTiers() {
 		out.TiersUsed += t.GetUsed()
 	}

@@ -1,11 +1,14 @@
 package engine
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"larder/dsa"
 	"larder/internal/config"
@@ -18,7 +21,7 @@ import (
 )
 
 // Order blocks(W): the coordinator says which blocks a job holds, the catalogue holds them. Their memory is taken from
-// that of the rings, when the job is registered.
+// that of the rings, when the job is registered (blockroom.go).
 
 const (
 	// blockBytes is the size of a block where none is given: the longest read that is one request to a store.
@@ -73,14 +76,15 @@ func parseBlocks(order string) (b blockOrder, ok bool, err error) {
 type window struct {
 	order  blockOrder
 	blocks *source.Blocks
+	single atomic.Int64 // blocks that there was no room for: their samples were read one by one
 
 	mu    sync.Mutex // guards what follows
-	bytes int64      // at the most, that the job may hold at once
-	gone  bool       // the memory was given back
+	bytes int64      // that it was promised: the most that it holds at once
+	gone  bool       // the promise has ended
 }
 
 // windowOf finds the blocks of a job; nil = its order is another one.
-func (c *compiler) windowOf(j *job) (*window, error) {
+func (c *compiler) windowOf(ctx context.Context, j *job) (*window, error) {
 	b, ok, err := parseBlocks(j.spec.GetOrder())
 	if !ok || err != nil {
 		return nil, err
@@ -89,40 +93,57 @@ func (c *compiler) windowOf(j *job) (*window, error) {
 		return nil, errs.New(errs.Unsupported, "share", "leave share out",
 			"register job %s: order blocks with share=%q does not work yet", j.spec.GetName(), j.spec.GetShare())
 	}
-	blocks, err := c.library.catalog.Blocks(j.Data, b.size)
+	if j.Made != nil && j.Made.Python {
+		return nil, errs.New(errs.Unsupported, "transform", "use an order of single samples, or larder.ops alone",
+			"register job %s: order blocks with steps in Python does not work yet", j.spec.GetName())
+	}
+	blocks, err := c.library.catalog.Blocks(ctx, j.Data, b.size)
 	if err != nil {
 		return nil, err
 	}
 	w := &window{order: b, blocks: blocks}
-	w.bytes = w.need(b.window, &j.life)
+	need := w.need(&j.life)
+	w.bytes = need.of(b.window)
 	l := j.layout()
-	free := c.rings.Limit() - c.rings.Used() - l.Bytes()*int64(j.life.World)
+	free := max(c.rings.Limit()-c.rings.Used()-l.Bytes()*int64(j.life.World), 0)
 	if w.bytes <= free {
 		return w, nil
 	}
+	return nil, w.tooLarge(j, &need, free, c.rings.Limit())
+}
+
+// tooLarge says that the blocks of a job do not fit what is free.
+func (w *window) tooLarge(j *job, need *blockNeed, free, limit int64) error {
+	smaller := "take smaller blocks"
+	if w.blocks.Decoded() {
+		smaller = "write the files with smaller row groups or batches"
+	}
+	hint := smaller + ", lower batch_size or tiers.total, or raise memory.limit"
+	name, order := j.spec.GetName(), j.spec.GetOrder()
+	if need.one() > free {
+		return errs.New(errs.ResourceExceeded, "order", hint, "register job %s: order %s: the largest block alone has %s, "+
+			"and %s of the %s for rings and blocks are free beside its rings", name, order, units.Size(need.one()),
+			units.Size(free), units.Size(limit))
+	}
 	most := 0
-	for step := b.window; step > 0; { // the largest that fits: needs grow with it
-		if half := most + step; half < b.window && w.need(half, &j.life) <= free {
+	for step := w.order.window; step > 0; { // the largest that fits: needs grow with it
+		if half := most + step; half < w.order.window && need.of(half) <= free {
 			most = half
 		} else {
 			step /= 2
 		}
 	}
-	hint := "take smaller blocks, lower batch_size or tiers.total, or raise memory.limit"
 	if most > 0 {
 		hint = fmt.Sprintf("use blocks(%d) at the most, or %s", most, hint)
 	}
-	return nil, errs.New(errs.ResourceExceeded, "order", hint,
+	return errs.New(errs.ResourceExceeded, "order", hint,
 		"register job %s: order %s holds up to %s of blocks in memory, and %s of the %s for rings and blocks are free "+
-			"beside its rings", j.spec.GetName(), j.spec.GetOrder(), units.Size(w.bytes), units.Size(max(free, 0)),
-		units.Size(c.rings.Limit()))
+			"beside its rings", name, order, units.Size(w.bytes), units.Size(free), units.Size(limit))
 }
 
-// need is how many bytes a job holds at the most: the window, the block that comes next, and those that its order has
-// left while their last samples are prepared for the batches that are ahead.
-func (w *window) need(width int, s *jobs.Spec) int64 {
-	ahead := s.Slots*s.Batch*s.World/w.blocks.Each() + 2
-	return w.blocks.Largest(width + 1 + ahead)
+// need is what a job needs for its blocks: its batches ahead have samples of those that its order has left.
+func (w *window) need(s *jobs.Spec) blockNeed {
+	return needOf(w.blocks.Sizes(), s.Slots*s.Batch*s.World)
 }
 
 // takeWindow makes the registration of a job that of a walk through blocks.
@@ -141,19 +162,29 @@ func (j *job) takeWindow(w *window, reg *coordinator.Register) {
 	}
 }
 
+// notes are what is to be said of a window while it is walked through; nil = nothing.
+func (w *window) notes() []string {
+	if w == nil || w.single.Load() == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("order blocks(%d): there was no memory for %d blocks, whose samples were read one by "+
+		"one; take a smaller window or smaller blocks, lower batch_size or tiers.total, or raise memory.limit",
+		w.order.window, w.single.Load())}
+}
+
 // holdWindow takes the memory of a job's window from that of the rings.
-func (j *job) holdWindow(m *memory) error {
+func (j *job) holdWindow(r *blockRoom) error {
 	if j.window == nil {
 		return nil
 	}
 	w := j.window
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return m.rings.Reserve(j.spec.GetName(), w.bytes)
+	return r.promise(j.spec.GetName(), w.bytes)
 }
 
 // dropWindow gives it back.
-func (j *job) dropWindow(m *memory) {
+func (j *job) dropWindow(r *blockRoom) {
 	w := j.window
 	if w == nil {
 		return
@@ -161,34 +192,35 @@ func (j *job) dropWindow(m *memory) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.gone {
-		m.rings.Release(w.bytes)
+		r.release(w.bytes)
 	}
 	w.gone = true
 }
 
 // relay finds the blocks again of a dataset that has changed, and takes memory for larger ones. Without that memory it
 // is an error, and the job keeps its subset.
-func (f *follower) relay(j *job) error {
+func (f *follower) relay(ctx context.Context, j *job) error {
 	w := j.window
 	if w == nil {
 		return nil
 	}
-	blocks, err := f.library.catalog.Blocks(j.Data, w.order.size)
+	blocks, err := f.library.catalog.Blocks(ctx, j.Data, w.order.size)
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := window{order: w.order, blocks: blocks}
-	more := now.need(w.order.window, &j.life) - w.bytes
+	need := now.need(&j.life)
+	more := need.of(w.order.window) - w.bytes
 	if more <= 0 || w.gone {
 		return nil
 	}
-	if err := f.rings.Reserve(j.spec.GetName(), more); err != nil {
+	if err := f.room.promise(j.spec.GetName(), more); err != nil {
 		return errs.New(errs.ResourceExceeded, "order", "register it again with fewer or smaller blocks, lower "+
 			"tiers.total, or raise memory.limit", "job %s: its blocks have become larger, order %s needs %s more memory, and "+
 			"%s of the %s for rings and blocks are free", j.spec.GetName(), j.spec.GetOrder(), units.Size(more),
-			units.Size(max(f.rings.Limit()-f.rings.Used(), 0)), units.Size(f.rings.Limit()))
+			units.Size(max(f.room.rings.Limit()-f.room.rings.Used(), 0)), units.Size(f.room.rings.Limit()))
 	}
 	w.bytes += more
 	return nil
@@ -196,9 +228,26 @@ func (f *follower) relay(j *job) error {
 
 // holdBlock and dropBlock carry out what the coordinator says of blocks.
 func (e *Engine) holdBlock(x coordinator.HoldBlock) {
-	e.cfg.Data.Catalog.HoldBlock(x.Block, func(bytes int64) {
-		e.loop.send(coordinator.BlockRead{Job: x.Job, Bytes: bytes})
-	})
+	by := source.Holder{ID: x.Job}
+	if j := e.jobs.byID(x.Job); j != nil {
+		by.Read = func(bytes int64, err error) {
+			if err != nil {
+				e.noBlock(j, err)
+			}
+			if bytes > 0 {
+				e.loop.send(coordinator.BlockRead{Job: x.Job, Dataset: j.Data.ID(), Block: x.Block, Bytes: bytes})
+			}
+		}
+	}
+	e.cfg.Data.Catalog.HoldBlock(x.Block, e.room, by)
 }
 
-func (e *Engine) dropBlock(x coordinator.DropBlock) { e.cfg.Data.Catalog.DropBlock(x.Block) }
+// noBlock notes that there was no memory for a block of a job.
+func (e *Engine) noBlock(j *job, err error) {
+	if j.window != nil && j.window.single.Add(1) == 1 {
+		e.log.note(slog.LevelWarn, "no memory for a block: its samples are read one by one", "job", j.spec.GetName(),
+			"err", err)
+	}
+}
+
+func (e *Engine) dropBlock(x coordinator.DropBlock) { e.cfg.Data.Catalog.DropBlock(x.Block, x.Job) }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	pq "github.com/parquet-go/parquet-go"
+
 	"larder/internal/engine"
 	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
@@ -124,6 +126,74 @@ func TestAnEpochOfBlocks(t *testing.T) {
 	exactly(t, "the other one", ids[1], all(n))
 	if both := reads() - two; both > two/2*11/10+1 {
 		t.Errorf("%d reads for two jobs, and %d for one", both, two/2)
+	}
+}
+
+// Row groups are blocks: each is decoded once an epoch for two jobs, whose counts say what was read for each; without
+// memory for one its size is told.
+func TestAnEpochOfRowGroups(t *testing.T) {
+	const n, group = 120, 6
+	type row struct {
+		Number int64
+		Text   string
+	}
+	rows := make([]row, n)
+	for i := range rows {
+		rows[i] = row{int64(i), strings.Repeat("x", 50*(i%9))}
+	}
+	var b bytes.Buffer
+	if err := pq.Write(&b, rows, pq.MaxRowsPerRowGroup(group)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "a.parquet")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of := func(name, order string) *larderv1.JobSpec {
+		return &larderv1.JobSpec{Name: name, Dataset: "parquet:" + path, BatchSize: 4, Shuffle: true, Order: order,
+			Prefetch: 1, Seed: uint64(len(name))}
+	}
+	tight := serve(t, func(c *engine.Config) { c.Memory.MaxRing = 40 << 10 })
+	_, err := register(tight.dial(), of("a", "blocks(1, 1MiB)"))
+	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(said(err), "row groups") {
+		t.Errorf("more than fits: %v", err)
+	}
+	w := serve(t)
+	pair := []*trainer{w.train(of("a", "blocks(4, 4KiB)"), 0), w.train(of("bb", "blocks(4, 4KiB)"), 0)}
+	for _, x := range pair {
+		if err := x.st.StartEpoch(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ids [2][]int64
+	for len(ids[0]) < n || len(ids[1]) < n { // side by side
+		for i, x := range pair {
+			b, err := x.st.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids[i] = append(ids[i], b.Index()...)
+			b.Release()
+		}
+	}
+	exactly(t, "one of two jobs", ids[0], all(n))
+	exactly(t, "the other one", ids[1], all(n))
+	var reads uint64
+	for _, name := range []string{"a", "bb"} {
+		d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := d.GetJob().GetCounters()
+		h := c.GetHits()
+		reads += c.GetSourceReads()
+		if from := h["block"] + h["shared_block"] + h["decoded"] + h["encoded"]; from != n { // one may have read all
+			t.Errorf("%s: %d of %d samples came from somewhere, with %d reads: %v", name, from, n, c.GetSourceReads(), h)
+		}
+	}
+	total := w.stats().GetTotals()
+	if total.GetSourceReads() != reads || reads < n/group || reads > n/group*11/10+1 {
+		t.Errorf("%d reads of two jobs, %d in all, of %d row groups", reads, total.GetSourceReads(), n/group)
 	}
 }
 

@@ -45,6 +45,11 @@ func (c *compiler) compileFor(
 	if err != nil {
 		return nil, none, err
 	}
+	if m := j.Made; m != nil && m.Python && o.uid() != uint32(os.Getuid()) {
+		return nil, none, errs.New(errs.Denied, spec.GetName(), "run the job as the daemon's user, or a daemon of your own",
+			"register job %s: steps in Python on what the daemon reads are for its own user, and uid %d asks",
+			spec.GetName(), o.uid())
+	}
 	j.owner = o
 	return j, reg, c.library.mayRead(ctx, o, j)
 }
@@ -104,7 +109,7 @@ func (c *compiler) compile(
 	if err := c.fits(j); err != nil {
 		return nil, reg, err
 	}
-	windowed, err := c.windowOf(j)
+	windowed, err := c.windowOf(ctx, j)
 	if err != nil {
 		return nil, reg, err
 	}
@@ -126,10 +131,11 @@ func (c *compiler) compile(
 		}
 		reg.AugmentedBytes = int64(n) // uint8 before the final cast, whatever the output type
 	}
-	if made != nil && made.Stored {
+	if made != nil {
 		reg.AugmentedBytes = j.sampleBytes()
-	} else if made != nil {
-		reg.Making, reg.AugmentedBytes = makingOf(made), j.sampleBytes()
+	}
+	if j.ByClients() {
+		reg.Making = makingOf(made)
 	}
 	if strings.HasPrefix(spec.GetOrder(), replayOrder) {
 		err = c.replay(j, &reg)
@@ -254,3 +260,13 @@ func (c *compiler) fitsRing(j *job) error {
 
 // opsOf are the ops of a job's recipe as they came.
 func opsOf(spec *larderv1.JobSpec) []prep.OpSpec { return opSpecs(spec.GetTransform()) }
+
+// stepsOf are the ops that make samples, on records: those but for a MixUp or CutMix at the end, which whoever hands
+// batches out does.
+func stepsOf(spec *larderv1.JobSpec) []*larderv1.Op {
+	ops := spec.GetTransform()
+	if n := len(ops); n > 0 && ops[n-1].GetKind() != pythonOp && prep.IsMixing(ops[n-1].GetName()) {
+		return ops[:n-1]
+	}
+	return ops
+}

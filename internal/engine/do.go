@@ -58,7 +58,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.JobEnded:
 		if j := e.jobs.end(x.Job); j != nil {
 			e.log.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(x.Job))
-			j.dropWindow(e.memory)
+			j.dropWindow(e.room)
 			e.endMade(j)
 		}
 	case coordinator.Persist:
@@ -66,10 +66,11 @@ func (e *Engine) Do(eff coordinator.Effect) {
 	case coordinator.Reply:
 		e.loop.answer(x)
 	case coordinator.PlaceFailed:
-		e.log.note(slog.LevelWarn, "storage fails: samples of it wait, none is given up", "object", uint32(x.Object),
-			"err", x.Why)
+		e.log.note(slog.LevelWarn, "storage fails: samples of it wait, none is given up", "dataset",
+			e.library.nameOf(x.Dataset), "object", uint32(x.Object), "err", x.Why)
 	case coordinator.PlaceBack:
-		e.log.note(slog.LevelInfo, "storage is not waited for any more", "failed_for", x.After, "err", x.Why)
+		e.log.note(slog.LevelInfo, "storage is not waited for any more", "dataset", e.library.nameOf(x.Dataset),
+			"failed_for", x.After, "err", x.Why)
 	case coordinator.Complain:
 		e.log.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
 	default:
@@ -105,6 +106,12 @@ func (e *Engine) handFill(x *coordinator.Fill) {
 		return
 	}
 	e.pool.Add(x, x.Beside, j, r)
+}
+
+// Flush implements coordinator.Executor: workers begin what Do had for them.
+func (e *Engine) Flush() {
+	e.crew.Flush()
+	e.pool.Flush()
 }
 
 // Unread implements coordinator.Executor: slots that clients gave back in release words.

@@ -32,6 +32,7 @@ type Engine struct {
 	loop    *loop
 	jobs    *registry
 	memory  *memory
+	room    *blockRoom
 
 	library  *library
 	compiler *compiler
@@ -67,7 +68,7 @@ func New(cfg Config) (*Engine, error) {
 		Seed: cfg.Seed, Tiers: cfg.Memory.Tiers, Lease: cfg.Jobs.Lease, MaxJobs: cfg.Jobs.Max,
 		IdleTimeout: cfg.Jobs.IdleTimeout,
 		InFlight:    2 * cfg.Work.Workers, Ahead: cfg.Work.Readers,
-		Bytes: cfg.Data.Catalog.ObjectBytes,
+		Bytes: cfg.Data.Catalog.ObjectBytes, Place: cfg.Data.Catalog.Place,
 		Granule: func(f ident.Form, n int64) int64 {
 			g := cfg.Data.Store.Granule(f)
 			return (n + g - 1) / g * g
@@ -86,6 +87,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, core: core, started: time.Now(), memory: newMemory(&cfg.Memory), tierWork: work.NewSerial(),
 		log: &logQueue{cfg.Log, work.NewSerial()}, meters: work.NewMeters(cfg.Work.Workers, runtime.GOMAXPROCS(0)),
 	}
+	e.room = &blockRoom{rings: e.memory.rings}
 	cfg.Data.Store.WhenIdle(e.meters.Idle)
 	e.broken.ended = make(chan struct{})
 	e.recorder = trace.NewRecorder(e.traceConfig())
@@ -100,17 +102,16 @@ func New(cfg Config) (*Engine, error) {
 	e.crew = crew.New(crew.Config{
 		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
 		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
-		Owns: e.ownsRank, Ended: e.jobs.over, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
-		Native: func(j *work.Job, runs []work.Run, key prep.RandKey, blob []byte, done func([]byte, error)) {
-			e.pool.Native(j, runs, key, blob, done)
-		},
+		SendAll: e.loop.sendAll,
+		Owns:    e.ownsRank, Ended: e.jobs.over, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
+		Native: e.runNative, Read: e.readRecord,
 	})
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
 		pages: cfg.Data.Store.Pages,
 	}
-	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, rings: e.memory.rings, log: e.log,
+	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, room: e.room, log: e.log,
 		registering: &e.registering}
 	e.guard = crashguard.New(crashguard.Config{
 		Version: cfg.Version, File: cfg.Crash.File, Command: cfg.Crash.Trial, Limits: cfg.Work.Limits,
@@ -124,12 +125,12 @@ func New(cfg Config) (*Engine, error) {
 		Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, File: cfg.Crash.File,
 		Bytes: cfg.Data.Catalog.ObjectBytes, Read: cfg.Data.Catalog.Read, Away: cfg.Data.Catalog.Away,
 		InBlock: cfg.Data.Catalog.InBlock,
-		Verdict: e.guard.Verdict, Send: e.loop.send,
+		Verdict: e.guard.Verdict, Send: e.loop.send, SendAll: e.loop.sendAll,
 		Worked: e.recorder.Worked, Note: e.log.note, Made: e.crew.Copy,
 	})
 	if cfg.Journal.Found != nil {
 		r := &restorer{
-			core: core, do: e.Do, jobs: e.jobs, memory: e.memory, library: e.library, compiler: e.compiler,
+			core: core, do: e.Do, jobs: e.jobs, memory: e.memory, room: e.room, library: e.library, compiler: e.compiler,
 			history: e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log,
 			acceptCorrupt: !cfg.Work.Limits.RefuseCorrupt,
 		}

@@ -523,7 +523,7 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 			"schema belongs to datasets made by workers"},
 		"indices": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Indices = make([]byte, 4) }), errs.Unsupported,
 			"indices belongs to datasets made by workers"},
-		"python op":       {spec("a", dir, 4, recipe(&larderv1.Op{Kind: "python", Name: "f"})), errs.Unsupported, "python"},
+		"python op":       {spec("a", dir, 4, recipe(&larderv1.Op{Kind: "python", Name: "f"})), errs.Invalid, "schema"},
 		"unknown op":      {spec("a", dir, 4, recipe(op("RandomCrap", nil))), errs.RecipeInvalid, "RandomCrap"},
 		"subset typo":     {spec("a", dir, 4, subset("lable < 3")), errs.SubsetSyntax, "lable"},
 		"subset empty":    {spec("a", dir, 4, subset("label > 77")), errs.SubsetEmpty, "label > 77"},

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"larder/internal/coordinator"
-	"larder/internal/engine/ring"
 )
 
 // follower changes the subsets of jobs: because a user asks, or because their datasets changed.
@@ -14,7 +13,7 @@ type follower struct {
 	loop        *loop
 	jobs        *registry
 	library     *library
-	rings       *ring.Budget // of windows, too
+	room        *blockRoom
 	log         *logQueue
 	registering *sync.Mutex // the Engine's
 }
@@ -101,7 +100,7 @@ func (f *follower) reselect(ctx context.Context, j *job, expr string, seen uint6
 		err = f.library.mayReadAt(ctx, j.owner, j.Data, seen)
 	}
 	if err == nil {
-		err = f.relay(j)
+		err = f.relay(ctx, j)
 	}
 	if err == nil {
 		if _, err = f.change(ctx, j, wanted{0, expr, objectsOf(j.Data, samples), seen}); err == nil {

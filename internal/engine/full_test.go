@@ -68,25 +68,8 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 				break
 			}
 			full++
-			late, c := make(chan error, 1), w.dial()
-			go func() {
-				_, err := register(c, spec("late", dir, 2))
-				late <- err
-			}()
-			var err error
-			select {
-			case err = <-late:
-				fs.SetRoom(0)
-			case <-time.After(100 * time.Millisecond): // it came when a snapshot had just made some room
-				fs.SetRoom(0)
-				err = <-late
-			}
-			if err != nil {
+			if lateRegistration(t, w, dir, fs) {
 				refused++
-				if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") ||
-					!strings.Contains(err.Error(), "make room") {
-					t.Errorf("a registration on a full disk: %v", err)
-				}
 			}
 			eventually(t, "it continues", func() bool { return d.Room() == nil })
 			enough.Store(full > 1 && refused > 0)
@@ -105,4 +88,29 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 			fs = journal.NewMemFS()
 		}
 	}
+}
+
+// lateRegistration registers a job while the disk is full, and makes room. It reports whether that was refused.
+func lateRegistration(t *testing.T, w *world, dir string, fs *journal.MemFS) (refused bool) {
+	t.Helper()
+	late, c := make(chan error, 1), w.dial()
+	go func() {
+		_, err := register(c, spec("late", dir, 2))
+		late <- err
+	}()
+	var err error
+	select {
+	case err = <-late:
+		fs.SetRoom(0)
+	case <-time.After(100 * time.Millisecond): // it came when a snapshot had just made some room
+		fs.SetRoom(0)
+		err = <-late
+	}
+	if err != nil {
+		if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") ||
+			!strings.Contains(err.Error(), "make room") {
+			t.Errorf("a registration on a full disk: %v", err)
+		}
+	}
+	return err != nil
 }

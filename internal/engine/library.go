@@ -24,6 +24,14 @@ type library struct {
 	declared    declarations
 }
 
+// nameOf is how messages name a dataset.
+func (l *library) nameOf(id ident.DatasetID) string {
+	if d, ok := l.catalog.ByID(id); ok {
+		return d.Name()
+	}
+	return itoa(int(id))
+}
+
 // mayRegister refuses what cannot be registered by another user, before a file is looked at.
 func (l *library) mayRegister(o *owner, spec *larderv1.JobSpec) error {
 	if o == nil {

@@ -49,6 +49,19 @@ func (l *loop) send(ev coordinator.Event) bool {
 	}
 }
 
+// sendAll sends events at once, in order. It takes the slice over.
+func (l *loop) sendAll(all []coordinator.Event) bool {
+	for _, ev := range all {
+		l.observe(ev)
+	}
+	select {
+	case l.events <- coordinator.Several(all):
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
 var errStopped = errs.New(errs.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
 
 // ask sends the event that build makes around a token, and waits for its reply.

@@ -3,8 +3,8 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
-	"strconv"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -41,9 +41,6 @@ func normaliseMade(s *larderv1.JobSpec) error {
 	default:
 		return bad("cache", "choose one of items, none", "cache is %q", s.GetCache())
 	}
-	if s.GetSchema() == nil {
-		return bad("schema", "say what fields the samples have", "no schema, which datasets made by workers need")
-	}
 	if n := len(s.GetIndices()); n > 4*maxIndices {
 		return errs.New(errs.ResourceExceeded, "indices",
 			"say it as a subset expression (ranges, id % n), or make a dataset of its own of them",
@@ -52,6 +49,22 @@ func normaliseMade(s *larderv1.JobSpec) error {
 		return bad("indices", "write each id as u32, little-endian", "indices have %d bytes", n)
 	} else if n > 0 && s.GetSubset() != "" {
 		return bad("indices", "use one of them", "both indices and the subset %q are given", s.GetSubset())
+	}
+	return normaliseSteps(s)
+}
+
+// hasPython reports whether a recipe has steps in Python.
+func hasPython(s *larderv1.JobSpec) bool {
+	return slices.ContainsFunc(s.GetTransform(), func(op *larderv1.Op) bool { return op.GetKind() == pythonOp })
+}
+
+// normaliseSteps checks what a job says of steps that workers make, and of what they make.
+func normaliseSteps(s *larderv1.JobSpec) error {
+	bad := func(field, hint, format string, args ...any) error {
+		return errs.New(errs.Invalid, field, hint, "register job %s: "+format, append([]any{s.GetName()}, args...)...)
+	}
+	if s.GetSchema() == nil {
+		return bad("schema", "say what fields the samples have", "no schema, which jobs need whose samples workers make")
 	}
 	if d := s.GetSampleTimeout(); d != nil && (!d.IsValid() || d.AsDuration() < 0 || d.AsDuration() > maxTimeout) {
 		return bad("sample_timeout", fmt.Sprintf("choose up to %v; 0 = no limit", maxTimeout), "sample_timeout is %v", d)
@@ -71,7 +84,7 @@ type parsed struct {
 }
 
 func parse(spec *larderv1.JobSpec) (parsed, error) {
-	if source.IsMade(spec.GetDataset()) {
+	if source.IsMade(spec.GetDataset()) || hasPython(spec) {
 		return parsed{}, nil
 	}
 	ops := opsOf(spec)
@@ -86,6 +99,9 @@ func parse(spec *larderv1.JobSpec) (parsed, error) {
 func (l *library) recipeOn(
 	p parsed, data *source.Dataset, spec *larderv1.JobSpec,
 ) (_ *prep.Recipe, made *work.Made, err error) {
+	if hasPython(spec) && !source.IsMade(data.URI()) {
+		return mixedRecipe(data, spec)
+	}
 	if s := data.Schema(); s != nil {
 		return storedRecipe(data, spec, s)
 	}
@@ -97,22 +113,34 @@ func (l *library) recipeOn(
 		return nil, nil, errs.New(errs.NotFound, data.Name(), "declare it again", "what %s was declared with is not known",
 			data.Name())
 	}
-	made = &work.Made{Steps: uint32(1 + len(spec.GetTransform())), Item: d.schema, Timeout: defaultTimeout}
-	if made.Out, err = record.FromProto(spec.GetSchema()); err != nil {
+	made = &work.Made{Steps: uint32(1 + len(stepsOf(spec))), Item: d.schema, Timeout: defaultTimeout}
+	if err := handedOut(spec, made); err != nil {
 		return nil, nil, err
 	}
+	if err := planSteps(spec, made, spec.GetCache() == cacheItems); err != nil {
+		return nil, nil, err
+	}
+	recipe, err := foreignRecipe(data, spec, made)
+	return recipe, made, err
+}
+
+// handedOut fills in what a job says about the samples that it is handed, and how long a step may take.
+func handedOut(spec *larderv1.JobSpec, made *work.Made) (err error) {
+	if made.Out, err = record.FromProto(spec.GetSchema()); err != nil {
+		return err
+	}
 	if len(made.Out.Fields) == 0 {
-		return nil, nil, errs.New(errs.Invalid, "schema", "return at least one value",
+		return errs.New(errs.Invalid, "schema", "return at least one value",
 			"register job %s: its samples have no fields", spec.GetName())
 	}
 	if t := spec.GetSampleTimeout(); t != nil {
 		made.Timeout = t.AsDuration()
 	}
-	if err := planSteps(spec, made); err != nil {
-		return nil, nil, err
+	_, mixing, err := fields.TakeMixing(opsOf(spec))
+	if err != nil {
+		return err
 	}
-	recipe, err := foreignRecipe(data, spec, made)
-	return recipe, made, err
+	return mixing.Check(&made.Out)
 }
 
 // foreignRecipe names a recipe that workers run, and its parts.
@@ -125,8 +153,7 @@ func foreignRecipe(data *source.Dataset, spec *larderv1.JobSpec, made *work.Made
 		}
 		str("larder python recipe 1")
 		str(what)
-		str(data.URI())
-		str(strconv.FormatUint(data.Fingerprint(), 16))
+		nameSource(str, data, made)
 		if err := nameSteps(str, spec, made, steps); err != nil {
 			return 0, err
 		}
@@ -188,4 +215,16 @@ func sortedKeys[V any](maps ...map[string]V) []string {
 	}
 	sort.Strings(out)
 	return out
+}
+
+// runNative is the pool's Native, for the crew, which is made first.
+func (e *Engine) runNative(j *work.Job, runs []work.Run, key prep.RandKey, blob []byte, done func([]byte, error)) {
+	e.pool.Native(j, runs, key, blob, done)
+}
+
+// readRecord is the pool's Read, for the crew.
+func (e *Engine) readRecord(
+	j *work.Job, o ident.ObjectID, runs []work.Run, key prep.RandKey, done func([]byte, coordinator.Prepared),
+) {
+	e.pool.Read(j, o, runs, key, done)
 }

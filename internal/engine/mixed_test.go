@@ -396,16 +396,5 @@ func liveUnderWorkers(
 			t.Error(err)
 		}
 	}
-	if r.IntN(2) == 0 {
-		fs = fs.Clone() // as a killed process leaves it
-	} else {
-		fs = fs.Crash(r.IntN) // as a machine without power
-	}
-	for _, c := range clients { // the daemon hears of it too late
-		if c.held != nil {
-			c.held.Release()
-			c.held = nil
-		}
-	}
-	return fs
+	return diedUnder(fs, r, clients)
 }

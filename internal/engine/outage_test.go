@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"larder/internal/engine"
 	"larder/internal/ident"
 	"larder/internal/source"
@@ -132,4 +134,73 @@ func TestATarThatTheDiskTierDoesNotHold(t *testing.T) {
 	if err := catalog.Close(); err != nil { // its file is open
 		t.Error(err)
 	}
+}
+
+func deviceOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Dev
+}
+
+// TestOneOfTwoDisks: a class folder lies on another disk, which goes away in an epoch and answers every read with an
+// error or with nothing. Its samples wait, none is bad, and a job that needs none of them ends its epoch meanwhile.
+func TestOneOfTwoDisks(t *testing.T) {
+	const n = 60
+	dir := folder(t, n)
+	other, err := os.MkdirTemp("/dev/shm", "another-disk")
+	if err != nil {
+		t.Skip("there is no second file system: ", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(other) })
+	if deviceOf(t, other) == deviceOf(t, dir) {
+		t.Skip("/dev/shm is no file system of its own")
+	}
+	mount, disk := filepath.Join(dir, "c1"), filepath.Join(other, "disk")
+	if err := errors.Join(os.CopyFS(disk, os.DirFS(mount)), os.RemoveAll(mount), os.Symlink(disk, mount)); err != nil {
+		t.Fatal(err)
+	}
+	w := serve(t, func(c *engine.Config) { c.Memory.Tiers.Sizes = [ident.NumForms]int64{} })
+	skip := func(s *larderv1.JobSpec) { s.OnError = "skip" }
+	all3 := w.train(spec("all", dir, 4, recipe(crops...), skip), 0)
+	first := w.train(spec("first", dir, 4, recipe(crops...), skip, func(s *larderv1.JobSpec) {
+		s.Subset = "label != 1"
+	}), 0)
+	if err := os.Rename(disk, disk+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan *seen, 1)
+	go func() {
+		got, err := all3.epoch(0)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- got
+	}()
+	eventually(t, "the job says that storage has failed", func() bool {
+		j, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "all"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.GetJob().GetRanks()[0].GetWait().GetOutage().GetWhy() != ""
+	})
+	got, err := first.epoch(0)
+	if err != nil || len(got.ids) != n-n/3 || len(got.bad) != 0 {
+		t.Errorf("the job of the other disk: %d samples, %v are bad, %v", len(got.ids), got.bad, err)
+	}
+	if d := w.stats().GetDatasets()[0]; d.GetOutages() != 1 || d.GetJobsWaiting() != 1 || d.GetOutage().GetWhy() == "" {
+		t.Errorf("the dataset is shown as %v", d)
+	}
+	if err := os.Rename(disk+".gone", disk); err != nil {
+		t.Fatal(err)
+	}
+	got = <-done
+	exactly(t, "the epoch", got.ids, all(n))
+	if len(got.bad) != 0 || w.stats().GetTotals().GetQuarantined() != 0 {
+		t.Errorf("%v are bad, %v", got.bad, w.stats().GetTotals())
+	}
+	all3.detach()
+	first.detach()
 }

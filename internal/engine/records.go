@@ -282,13 +282,13 @@ func (e *Engine) MaxMemory() int64 { return 4 * e.cfg.Crew.MaxRecord }
 
 // recipesOf finds a job for each recipe that a worker names, and refuses workers of other users.
 func (e *Engine) recipesOf(req *wire.WorkRequest, peer shm.Peer) ([]*work.Job, error) {
-	if !source.IsMade(req.Dataset) {
-		return nil, errs.New(errs.Invalid, "dataset", "name the uri that AddRecords answered, python:NAME@VERSION",
-			"a worker cannot make samples of %q", req.Dataset)
-	}
 	var out []*work.Job
 	for _, id := range req.Recipes {
 		j, known := e.jobs.byRecipe(req.Dataset, id)
+		if j == nil && len(known) == 0 && !source.IsMade(req.Dataset) {
+			return nil, errs.New(errs.Invalid, "dataset", "name the uri that AddRecords answered, python:NAME@VERSION, or the "+
+				"dataset of a job that has steps in Python", "a worker cannot make samples of %q", req.Dataset)
+		}
 		if j == nil {
 			hint := "register the job before its workers attach"
 			if near := nearest.Word(id, known); near != "" {
@@ -300,6 +300,9 @@ func (e *Engine) recipesOf(req *wire.WorkRequest, peer shm.Peer) ([]*work.Job, e
 		if m := j.Data.Made(); m != nil && m.UID != workerUID(peer) {
 			return nil, errs.New(errs.Denied, req.Dataset, "declare the dataset under a name of your own",
 				"dataset %s is of uid %d, and takes no workers of uid %d", req.Dataset, m.UID, peer.UID)
+		} else if m == nil && workerUID(peer) != uint32(os.Getuid()) {
+			return nil, errs.New(errs.Denied, req.Dataset, "run the job as the daemon's user",
+				"steps in Python on %s are of the daemon's own user, and takes no workers of uid %d", req.Dataset, peer.UID)
 		}
 		out = append(out, &j.Job)
 	}
@@ -396,12 +399,13 @@ func (r *registry) reads(d *source.Dataset) bool {
 
 // noRecords refuses what a job can ask of records only.
 func noRecords(s *larderv1.JobSpec) error {
+	python := hasPython(s) // workers of clients make some of the steps
 	for _, f := range []struct {
 		name string
 		set  bool
 	}{
-		{"cache", s.GetCache() != ""}, {"schema", s.GetSchema() != nil}, {"indices", len(s.GetIndices()) > 0},
-		{"sample_timeout", s.GetSampleTimeout() != nil},
+		{"cache", s.GetCache() != ""}, {"schema", !python && s.GetSchema() != nil}, {"indices", len(s.GetIndices()) > 0},
+		{"sample_timeout", !python && s.GetSampleTimeout() != nil},
 	} {
 		if f.set {
 			return errs.New(errs.Unsupported, f.name, "leave it out; a subset expression selects samples",

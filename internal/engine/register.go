@@ -111,7 +111,7 @@ func (e *Engine) register(
 
 // admit has the coordinator take a new job, and makes it known here. e.registering is held.
 func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) error {
-	if err := j.holdWindow(e.memory); err != nil {
+	if err := j.holdWindow(e.room); err != nil {
 		return err
 	}
 	reg.Strata = e.memory.strata(j)
@@ -126,7 +126,7 @@ func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) er
 	})
 	defer e.jobs.unexpect(reg.Token)
 	if err != nil {
-		j.dropWindow(e.memory)
+		j.dropWindow(e.room)
 		return err
 	}
 	e.memory.stratified(j.Data.ID())
@@ -230,14 +230,12 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	if err == nil && source.IsMade(s.GetDataset()) {
 		return s, normaliseMade(s)
 	}
+	if err == nil && hasPython(s) {
+		err = normaliseSteps(s)
+	}
 	for _, op := range s.GetTransform() {
 		switch k := op.GetKind(); k {
-		case "", "builtin":
-		case pythonOp:
-			return nil, errs.New(errs.Unsupported, "transform",
-				"use larder.ops, transform the batch in your script, or read the files in a dataset of your own",
-				"register job %s: op kind %q is for datasets in Python, and the daemon reads %.80q itself", s.Name, k,
-				s.GetDataset())
+		case "", "builtin", pythonOp:
 		default:
 			return nil, errs.New(errs.Unsupported, "transform", "leave kind out",
 				"register job %s: op kind %q is not known", s.Name, k)

@@ -61,7 +61,7 @@ func (r *registry) byRecipe(uri, recipe string) (_ *job, known []string) {
 	defer r.mu.Unlock()
 	var newest *job
 	for _, j := range r.mu.jobs { // order-free: the newest is found
-		if !j.ByClients() || j.Data.URI() != uri {
+		if !j.ByClients() || j.Data.URI() != uri && j.spec.GetDataset() != uri {
 			continue
 		}
 		if j.Recipe.ID().String() == recipe && (newest == nil || newest.ID < j.ID) {

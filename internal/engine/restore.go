@@ -22,6 +22,7 @@ type restorer struct {
 	do            func(coordinator.Effect)
 	jobs          *registry
 	memory        *memory
+	room          *blockRoom
 	library       *library
 	compiler      *compiler
 	history       *history
@@ -147,7 +148,7 @@ func (t *restorer) reread(back *returning, known *selections) error {
 // restoreJob gives a job to the coordinator.
 func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	j, ev, spec := r.j, r.ev, r.j.spec
-	if err := j.holdWindow(t.memory); err != nil {
+	if err := j.holdWindow(t.room); err != nil {
 		return err
 	}
 	ev.Strata = t.memory.strata(j)
@@ -163,7 +164,7 @@ func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	}
 	if reply.Err != nil {
 		t.jobs.remove(j)
-		j.dropWindow(t.memory)
+		j.dropWindow(t.room)
 		return reply.Err
 	}
 	t.memory.stratified(j.Data.ID())

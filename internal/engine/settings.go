@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"larder/internal/coordinator"
 	"larder/internal/errs"
@@ -15,7 +16,9 @@ import (
 type Settings struct {
 	Tiers       coordinator.TierConfig
 	TierSetting map[ident.Form]string // as configured, for people
-	MaxRing     int64                 // bytes of all rings together; 0 = what tiers leave
+	// OutageTimeout is how long next() waits for storage that fails; 0 = for ever.
+	OutageTimeout time.Duration
+	MaxRing       int64 // bytes of all rings together; 0 = what tiers leave
 	// Strata says what the samples of a dataset are to be kept mixed by, by its names: off, size or label. nil = off
 	// for all.
 	Strata func(names ...string) string

@@ -29,6 +29,13 @@ func forms(n [ident.NumForms]uint64) map[string]uint64 {
 	}
 }
 
+// hits are those of tiers by form, and the samples that came from blocks.
+func hits(n [ident.NumForms]uint64, b jobs.FromBlocks) map[string]uint64 {
+	out := forms(n)
+	out["block"], out["shared_block"] = b.Own, b.Shared
+	return out
+}
+
 func account(l *jobs.Ledger) *larderv1.EpochAccount {
 	if l == nil {
 		return nil
@@ -257,7 +264,7 @@ func (e *Engine) GetStats(ctx context.Context, req *larderv1.GetStatsRequest) (*
 		At: timestamppb.Now(), Version: e.cfg.Version, Pid: int32(pid), Uptime: durationpb.New(time.Since(e.started)),
 		Totals: &larderv1.Counters{
 			SourceReads: st.SourceReads, SourceBytes: st.SourceBytes, Decodes: st.Decodes, Augments: st.Augments,
-			Hits:      forms(st.Hits),
+			Hits:      hits(st.Hits, st.FromBlocks),
 			Evictions: forms(st.Evictions), Quarantined: st.Quarantined, SamplesDelivered: st.Samples,
 			BatchesDelivered: st.Batches,
 			WaitSeconds:      st.Wait.Seconds(),

@@ -15,8 +15,8 @@ import (
 
 // planSteps says which steps of a recipe on records are built-in ops, and where the decoded form ends: as for images,
 // before the first random op, and before a cast to floats at the end, which take four times the memory.
-func planSteps(spec *larderv1.JobSpec, made *work.Made) error {
-	ops, plan := spec.GetTransform(), planner{made: made, cached: spec.GetCache() == cacheItems}
+func planSteps(spec *larderv1.JobSpec, made *work.Made, cached bool) error {
+	ops, plan := stepsOf(spec), planner{made: made, cached: cached}
 	in := &made.Item // what records look like; nil = a step in Python comes before, and does not say
 	for i := 0; i < len(ops); {
 		step := uint32(i) + 1
@@ -135,7 +135,7 @@ func opSpecs(ops []*larderv1.Op) []prep.OpSpec {
 
 // nameSteps hands the steps behind the item and before number steps to a hash.
 func nameSteps(str func(string), spec *larderv1.JobSpec, made *work.Made, steps uint32) error {
-	ops := spec.GetTransform()
+	ops := stepsOf(spec)
 	for n := uint32(1); n < steps; {
 		if i := slices.IndexFunc(made.Runs, func(r work.Run) bool { return r.First == n }); i >= 0 {
 			str("built-in")

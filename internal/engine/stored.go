@@ -23,7 +23,11 @@ const maxWeight = 4 << 20
 func storedRecipe(
 	data *source.Dataset, spec *larderv1.JobSpec, schema *record.Schema,
 ) (*prep.Recipe, *work.Made, error) {
-	ops := fields.Begun(opsOf(spec))
+	steps, mixing, err := fields.TakeMixing(opsOf(spec))
+	if err != nil {
+		return nil, nil, err
+	}
+	ops := fields.Begun(steps)
 	made := &work.Made{Stored: true, Steps: uint32(1 + len(ops)), Cut: 1, Item: fields.Files(ops, schema)}
 	made.Out = made.Item
 	draws := false
@@ -38,6 +42,9 @@ func storedRecipe(
 			made.Out, draws = run.Out(run.Whole()), draws || run.Recipe().Draws()
 		}
 		plan.end()
+	}
+	if err := mixing.Check(&made.Out); err != nil {
+		return nil, nil, err
 	}
 	made.Weight = weigh(data, made)
 	id := storedID(made, made.Steps)

@@ -381,13 +381,13 @@ func TestRecipesOnStoredRecordsThatDoNotFit(t *testing.T) {
 		`field "cls": it is scalar, which are no boxes`: {uri, []*larderv1.Op{op("Fields",
 			map[string]any{"image": "jpg", "boxes": "cls"}), flip}},
 		`torchvision refuses that, too`: {uri, []*larderv1.Op{jointOps[0], op("TrivialAugmentWide", nil)}},
-		`works on batches of images and labels`: {uri, []*larderv1.Op{jpg, flip, op("CutMix",
+		`which is no image that it mixes`: {uri, []*larderv1.Op{jpg, flip, op("CutMix",
 			map[string]any{"num_classes": 4.0})}},
 		`there is no such op`:         {uri, []*larderv1.Op{jpg, op("HFlop", nil)}},
 		`op 1, HFlop`:                 {uri, []*larderv1.Op{flip, op("HFlop", nil)}},
 		`which is no image`:           {uri, []*larderv1.Op{jpg, op("ToTensor", nil), jpg, flip}},
 		`is for records: the samples`: {folder, []*larderv1.Op{jpg, flip}},
-		`op kind "python"`:            {uri, []*larderv1.Op{pythonOp("m.f", false)}},
+		`no schema, which jobs need`:  {uri, []*larderv1.Op{pythonOp("m.f", false)}},
 	} {
 		_, err := register(w.dial(), storedSpec("x", c.uri, 2, recipe(c.ops...)))
 		if err == nil || !strings.Contains(err.Error(), says) || errs.From(err).Hint == "" {

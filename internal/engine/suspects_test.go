@@ -116,6 +116,16 @@ func TestSuspects(t *testing.T) {
 		bad(t, "a copy", tr.must(0), n, verdict{"the decoder crashed (SIGSEGV)", []int{12}})
 		tr.detach()
 	})
+	anotherBuild(t, copied, n, life, func() int { return len(d.Crashers()) })
+}
+
+// anotherBuild tries the sample that crashed with builds that crash, too, and that do not.
+func anotherBuild(
+	t *testing.T, copied string, n int, life func(t *testing.T, version string, trial ...string) *world,
+	crashers func() int,
+) {
+	t.Helper()
+	skips := func(s *larderv1.JobSpec) { s.OnError = "skip" }
 	t.Run("another build that crashes, too", func(t *testing.T) {
 		w := life(t, "2", os.Args[0])
 		tr := w.train(spec("again", copied, 5, skips), 0)
@@ -129,8 +139,8 @@ func TestSuspects(t *testing.T) {
 		tr := w.train(spec("at last", copied, 5, skips, recipe(crops...)), 0)
 		bad(t, "at last", tr.must(0), n, verdict{})
 		tr.detach()
-		if c := d.Crashers(); len(c) != 0 {
-			t.Errorf("crashers are %v", c)
+		if k := crashers(); k != 0 {
+			t.Errorf("%d crashers", k)
 		}
 	})
 }

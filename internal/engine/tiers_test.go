@@ -52,20 +52,7 @@ func TestTheTiersChangeNoByte(t *testing.T) {
 		done := make(chan struct{})
 		if r != nil {
 			resizer.Go(func() {
-				size := func() string { return []string{"auto", "0", fmt.Sprint(4096 + r.IntN(1<<18))}[r.IntN(3)] }
-				for {
-					select {
-					case <-done:
-						return
-					default:
-					}
-					req := &larderv1.SetTiersRequest{Encoded: size(), Decoded: size(), Augmented: size(),
-						Total: fmt.Sprint(1<<20 + r.IntN(1<<20))}
-					if _, err := w.engine.SetTiers(t.Context(), req); err != nil {
-						t.Error(err)
-						return
-					}
-				}
+				resizeTiers(t, w, r, done)
 			})
 		}
 		wg.Wait()
@@ -107,5 +94,23 @@ func TestTheTiersChangeNoByte(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// resizeTiers gives the tiers other sizes again and again until done is closed.
+func resizeTiers(t *testing.T, w *world, r *xrand.Rand, done <-chan struct{}) {
+	size := func() string { return []string{"auto", "0", fmt.Sprint(4096 + r.IntN(1<<18))}[r.IntN(3)] }
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		req := &larderv1.SetTiersRequest{Encoded: size(), Decoded: size(), Augmented: size(),
+			Total: fmt.Sprint(1<<20 + r.IntN(1<<20))}
+		if _, err := w.engine.SetTiers(t.Context(), req); err != nil {
+			t.Error(err)
+			return
+		}
 	}
 }

@@ -66,7 +66,11 @@ func (w *views) viewOn(v jobs.Job, m jobs.Machine) *larderv1.Job {
 		InstanceOffset: v.Offset,
 		Quarantined:    w.library.quarantined(j, v.Stats.Bad), Paused: v.Paused(), SubsetSince: v.Since,
 	}
-	if j.Made != nil && j.Made.Stored {
+	switch {
+	case j.Made == nil || !j.Made.Stored:
+	case j.Made.Python:
+		out.Schema = j.spec.GetSchema()
+	default:
 		out.Schema = schemaOf(&j.Made.Out)
 	}
 	w.addSubsets(out, j, &v)
@@ -145,7 +149,7 @@ func (w *views) tiers(views []coordinator.TierView) []*larderv1.Tier {
 // machine adds what meters do not know.
 func (w *views) machine() jobs.Machine {
 	m := w.meters.Machine()
-	m.Workers = w.workers
+	m.Workers, m.Outage = w.workers, w.memory.get().OutageTimeout
 	m.Busy = min(m.Busy, m.Workers)
 	if err := w.journal.Room(); err != nil {
 		m.Full = errs.From(err).Message
@@ -179,6 +183,11 @@ func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
 	for i := range v.Facts {
 		f, k := v.Facts[i], &v.Ranks[i]
 		f.Workers = workers
+		if f.Outage != nil { // what the coordinator knew may be half a minute old
+			o := *f.Outage
+			o.For = now.Sub(o.Since)
+			f.Outage = &o
+		}
 		if f.Asked() {
 			f.Waiting = k.Waiting(now)
 		}
@@ -242,8 +251,16 @@ func (w *views) addWaiting(s *larderv1.Stats, j *larderv1.Job, v *jobs.Job) {
 	for _, d := range s.GetDatasets() {
 		if d.GetDataset().GetId() == uint32(k.Data.ID()) {
 			d.Counters.WaitSeconds += more
+			if waitsForOutage(j) {
+				d.JobsWaiting++
+			}
 		}
 	}
+}
+
+// waitsForOutage reports whether a rank of a job waits for storage that fails.
+func waitsForOutage(j *larderv1.Job) bool {
+	return slices.ContainsFunc(j.GetRanks(), func(r *larderv1.RankInfo) bool { return r.GetWait().GetOutage() != nil })
 }
 
 // datasetStats is what was done on each dataset, by its id.
@@ -253,16 +270,23 @@ func (w *views) datasetStats(list []coordinator.DatasetView) []*larderv1.Dataset
 		views[v.ID] = v
 	}
 	var out []*larderv1.DatasetStats
+	now := time.Now()
 	for _, d := range w.catalog.List() {
 		v, drawn := views[d.ID()]
 		if !drawn {
 			continue
 		}
-		out = append(out, &larderv1.DatasetStats{
+		s := &larderv1.DatasetStats{
 			Dataset: &larderv1.Dataset{Id: uint32(d.ID()), Name: d.Name(), Uri: d.URI(), Samples: uint64(d.LiveCount()),
 				Bytes: uint64(d.TotalBytes())},
 			Counters: counters(&v.Stats), BadSamples: uint64(v.Bad), Jobs: uint32(v.Live),
-		})
+			Outages: v.Storage.Outages, OutageSeconds: v.Storage.Lasted(now).Seconds(),
+		}
+		if !v.Storage.Since.IsZero() {
+			s.Outage = &larderv1.Outage{Why: v.Storage.Why, Seconds: now.Sub(v.Storage.Since).Seconds(),
+				LimitSeconds: w.memory.get().OutageTimeout.Seconds()}
+		}
+		out = append(out, s)
 	}
 	return out
 }
@@ -275,7 +299,7 @@ func (w *views) addSubsets(out *larderv1.Job, j *job, v *jobs.Job) {
 	if v.Next != nil {
 		out.NextSubset, out.NextSubsetSize = j.subsets.expr(v.Next.Mark), uint64(v.Next.Subset)
 	}
-	out.Notes = slices.Clone(j.notes)
+	out.Notes = append(slices.Clone(j.notes), j.window.notes()...)
 	j.subsets.Lock()
 	note := j.subsets.note
 	j.subsets.Unlock()
@@ -321,6 +345,9 @@ func (w *views) split(st coordinator.Stats, quotas []coordinator.QuotaView) *lar
 
 func waitOut(w jobs.Wait) *larderv1.Wait {
 	out := &larderv1.Wait{Cause: string(w.Cause), Text: w.Text, Seconds: w.For.Seconds(), Rank: uint32(w.Rank)}
+	if o := w.Outage; o != nil {
+		out.Outage = &larderv1.Outage{Why: o.Why, Seconds: o.For.Seconds(), LimitSeconds: o.Limit.Seconds(), Over: o.Over()}
+	}
 	for _, r := range w.Ranks {
 		out.Ranks = append(out.Ranks, uint32(r))
 	}
@@ -330,7 +357,7 @@ func waitOut(w jobs.Wait) *larderv1.Wait {
 func counters(s *jobs.Stats) *larderv1.Counters {
 	return &larderv1.Counters{
 		SourceReads: s.SourceReads, SourceBytes: s.SourceBytes, Decodes: s.Decodes, Augments: s.Augments,
-		SamplesDelivered: s.Samples, BatchesDelivered: s.Batches, Hits: forms(s.Hits), Quarantined: s.Quarantined,
-		WaitSeconds: s.Wait.Seconds(),
+		SamplesDelivered: s.Samples, BatchesDelivered: s.Batches, Hits: hits(s.Hits, s.FromBlocks),
+		Quarantined: s.Quarantined, WaitSeconds: s.Wait.Seconds(),
 	}
 }

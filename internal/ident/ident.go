@@ -10,6 +10,13 @@ import "fmt"
 // Two datasets that name the same file hold the same ObjectID; that is how their work is shared.
 type ObjectID uint32
 
+// Place is what objects are read from and fails as a whole: a device of a folder, or a store. Places are compared, and
+// mean nothing else.
+type Place struct {
+	Root   uint32
+	Device uint64
+}
+
 // SampleID is a dense ordinal within one dataset: sorted by key at first indexing, append-only afterwards.
 type SampleID uint32
 

@@ -223,40 +223,62 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// twinSlot is where a batch was assigned, twinBatch what is left of it.
+type (
+	twinSlot  struct{ rank, step uint32 }
+	twinBatch struct {
+		twinSlot
+		ids []ident.ObjectID
+	}
+)
+
+// recordedTwin compares epochs that were started again since with what was recorded of them, and returns their bytes.
+func recordedTwin(t *rapid.T, m *Memory, old map[epochKey][]twinBatch) (bytes int) {
+	for k, want := range old {
+		got, err := m.Recorded(k.job, k.epoch, int64(k.instance))
+		if err != nil || got == nil || len(got.Batches) != len(want) {
+			t.Fatalf("instance %d of job %d epoch %d: %v, %v", k.instance, k.job, k.epoch, got, err)
+		}
+		for i := range want {
+			if !slices.Equal(got.Batches[i].Objects(), want[i].ids) {
+				t.Fatalf("instance %d of job %d epoch %d, batch %d: %v, want %v", k.instance, k.job, k.epoch, i,
+					got.Batches[i].Objects(), want[i].ids)
+			}
+			bytes += len(encode(want[i].ids)) + batchOverhead
+		}
+	}
+	return bytes
+}
+
 // The compressed order agrees with a plain list, and so does the count of its bytes.
 func TestOrderTwin(t *testing.T) {
-	type slot struct{ rank, step uint32 }
 	rapid.Check(t, func(t *rapid.T) {
 		m := OpenMemory(Limits{})
 		defer m.Close()
-		type assigned struct {
-			slot
-			ids []ident.ObjectID
-		}
-		twin := map[epochKey][]assigned{}
-		old := map[epochKey][]assigned{} // started again since
+		twin := map[epochKey][]twinBatch{}
+		old := map[epochKey][]twinBatch{} // started again since
 		at := map[epochKey]uint32{}
 		for n := range rapid.IntRange(1, 60).Draw(t, "ops") {
 			k := epochKey{job: ident.JobID(rapid.IntRange(0, 2).Draw(t, "job")),
 				epoch: uint32(rapid.IntRange(0, 2).Draw(t, "epoch"))}
-			s := slot{uint32(rapid.IntRange(0, 2).Draw(t, "rank")), uint32(rapid.IntRange(0, 3).Draw(t, "step"))}
+			s := twinSlot{uint32(rapid.IntRange(0, 2).Draw(t, "rank")), uint32(rapid.IntRange(0, 3).Draw(t, "step"))}
 			rec := row{Job: k.job, Epoch: k.epoch, Rank: s.rank, Step: s.step}
 			rec.Objects = rapid.SliceOfN(rapid.Map(rapid.Uint32(),
 				func(x uint32) ident.ObjectID { return ident.ObjectID(x >> (x % 32)) }), 0, 6).Draw(t, "ids")
 			switch rapid.IntRange(0, 9).Draw(t, "kind") {
 			default:
 				rec.Kind = kindAssigned
-				twin[k] = append(twin[k], assigned{s, slices.Clone(rec.Objects)})
+				twin[k] = append(twin[k], twinBatch{s, slices.Clone(rec.Objects)})
 			case 0, 1:
 				rec.Kind = kindReturned
-				if i := slices.IndexFunc(twin[k], func(a assigned) bool { return a.slot == s && len(a.ids) > 0 }); i >= 0 &&
+				if i := slices.IndexFunc(twin[k], func(a twinBatch) bool { return a.twinSlot == s && len(a.ids) > 0 }); i >= 0 &&
 					rapid.Bool().Draw(t, "own") {
 					own := twin[k][i].ids
 					rec.Objects = slices.Clone(own[:rapid.IntRange(1, len(own)).Draw(t, "n")])
 				}
-				var left []assigned
+				var left []twinBatch
 				for _, a := range twin[k] {
-					if a.slot == s {
+					if a.twinSlot == s {
 						a.ids = slices.DeleteFunc(slices.Clone(a.ids), func(x ident.ObjectID) bool {
 							return len(rec.Objects) == 0 || slices.Contains(rec.Objects, x)
 						})
@@ -297,19 +319,7 @@ func TestOrderTwin(t *testing.T) {
 				}
 			}
 		}
-		for k, want := range old {
-			got, err := m.Recorded(k.job, k.epoch, int64(k.instance))
-			if err != nil || got == nil || len(got.Batches) != len(want) {
-				t.Fatalf("instance %d of job %d epoch %d: %v, %v", k.instance, k.job, k.epoch, got, err)
-			}
-			for i := range want {
-				if !slices.Equal(got.Batches[i].Objects(), want[i].ids) {
-					t.Fatalf("instance %d of job %d epoch %d, batch %d: %v, want %v", k.instance, k.job, k.epoch, i,
-						got.Batches[i].Objects(), want[i].ids)
-				}
-				bytes += len(encode(want[i].ids)) + batchOverhead
-			}
-		}
+		bytes += recordedTwin(t, m, old)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.mu.orderBytes != bytes {

@@ -32,6 +32,7 @@ type EpochStarted struct {
 	Job             ident.JobID
 	Epoch, Instance uint32
 	Remainder       bool // the epoch has what an earlier job left of it
+	Counted         bool // picks of an index stream are numbered by sample; not with Remainder
 }
 
 // Assigned promises samples to a rank in a step, in this order. Further ones of that rank and step add to it.
@@ -123,7 +124,7 @@ type kind uint8
 const (
 	kindRegistered    kind = iota + 1 // Text = document
 	kindAttached                      // Text = client
-	kindEpochStarted                  // Step = instance; Text = remainderText where an earlier job had some of it
+	kindEpochStarted                  // Step = instance; Text = remainderText or countedText
 	kindAssigned                      // Rank Earlier: GivenEarlier, Step = chunk
 	kindSpare                         // was reserved for batches that a client returned; nothing writes it
 	kindReturned                      // Objects: none = the whole batch
@@ -140,6 +141,7 @@ const (
 
 const (
 	remainderText = "rest"
+	countedText   = "counted"
 	corruptStep   = 1
 )
 
@@ -165,8 +167,11 @@ func (r Attached) row() row {
 
 func (r EpochStarted) row() row {
 	out := row{Kind: kindEpochStarted, Job: r.Job, Epoch: r.Epoch, Step: r.Instance}
-	if r.Remainder {
+	switch {
+	case r.Remainder:
 		out.Text = remainderText
+	case r.Counted:
+		out.Text = countedText
 	}
 	return out
 }
@@ -216,7 +221,8 @@ func (r Unpaused) row() row { return row{Kind: kindUnpaused, Job: r.Job} }
 
 // epochStarted, quarantined and subsetChanged are the reverse of row, for what a State hands out.
 func (r row) epochStarted() EpochStarted {
-	return EpochStarted{Job: r.Job, Epoch: r.Epoch, Instance: r.Step, Remainder: r.Text == remainderText}
+	return EpochStarted{Job: r.Job, Epoch: r.Epoch, Instance: r.Step, Remainder: r.Text == remainderText,
+		Counted: r.Text == countedText}
 }
 
 func (r row) quarantined() Quarantined {

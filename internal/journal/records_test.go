@@ -19,7 +19,8 @@ func TestRecordedBytes(t *testing.T) {
 		{Registered{Job: 7, Document: `{"name":"d"}`}, "01020700000000007b226e616d65223a2264227d"},
 		{Attached{Job: 7, Rank: 1, Incarnation: 3, Client: "pid 5"}, "02020701030000007069642035"},
 		{EpochStarted{Job: 7, Epoch: 4, Instance: 9, Remainder: true}, "030207000004090072657374"},
-		{EpochStarted{Job: 7, Epoch: 4, Instance: 9}, "0302070000040900"},
+		{EpochStarted{Job: 7, Epoch: 4, Instance: 9}, "0302070000040900"}, // so it was before picks were counted
+		{EpochStarted{Job: 7, Epoch: 4, Instance: 9, Counted: true}, "0302070000040900636f756e746564"},
 		{Assigned{Job: 7, Rank: 1, Incarnation: 3, Epoch: 4, Step: 2, Samples: ids}, "04020701030402031103000200c04504"},
 		{GivenEarlier{Job: 7, Epoch: 4, Chunk: 5, Samples: ids}, "040207ffffffff0f000405031103000200c04504"},
 		{Returned{Job: 7, Rank: 1, Incarnation: 3, Epoch: 4, Step: 2}, "0602070103040200"},
@@ -63,7 +64,8 @@ func TestRecordedFiles(t *testing.T) {
 
 // What a State hands out is what was appended.
 func TestRowsAndBack(t *testing.T) {
-	for _, r := range []EpochStarted{{Job: 1, Epoch: 2, Instance: 3}, {Job: 1, Remainder: true}} {
+	for _, r := range []EpochStarted{{Job: 1, Epoch: 2, Instance: 3}, {Job: 1, Remainder: true},
+		{Job: 1, Counted: true}} {
 		if got := r.row().epochStarted(); got != r {
 			t.Errorf("%+v became %+v", r, got)
 		}

@@ -3,7 +3,9 @@ package pack
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"larder/internal/errs"
 	"larder/internal/prep"
@@ -20,24 +22,28 @@ const (
 // Target is where a pack goes.
 type Target struct {
 	Format string // WDS or MDS
-	Dir    string // absolute
+	Dir    string // absolute, or a URI of a store such as s3://bucket/prefix, without a slash at its end
 }
+
+// remote reports whether it is in a store.
+func (t Target) remote() bool { return store.IsRemote(t.Dir) }
 
 // URI is how larder reads the target.
 func (t Target) URI() string { return t.Format + ":" + t.Dir }
 
-// ParseTarget reads wds:DIR or mds:DIR; a relative DIR is resolved against the working directory. Errors are
-// *errs.Error INVALID_ARGUMENT or UNSUPPORTED.
+// ParseTarget reads wds:DIR or mds:DIR; a relative DIR is resolved against the working directory, and one of a store is
+// a URI. Errors are *errs.Error INVALID_ARGUMENT or UNSUPPORTED.
 func ParseTarget(text string) (Target, error) {
-	const hint = "write --to wds:DIR or --to mds:DIR"
+	const hint = "write --to wds:DIR or --to mds:DIR, or wds:s3://BUCKET/PREFIX"
 	format, dir, ok := strings.Cut(text, ":")
 	switch {
 	case !ok || format != WDS && format != MDS:
 		return Target{}, errs.New(errs.Invalid, "to", hint, "larder packs into WebDataset tars and MDS shards, not into %q",
 			store.Redact(text))
-	case store.IsRemote(dir) || strings.Contains(dir, "://"):
-		return Target{}, errs.New(errs.Unsupported, "to", "pack into a folder, and copy that to the store",
-			"packing into %s: larder writes into folders only", store.Redact(text))
+	case store.IsRemote(dir):
+		return parseStore(format, dir)
+	case strings.Contains(dir, "://"):
+		return Target{}, errs.New(errs.Invalid, "to", hint, "packing into %q: it names no folder", store.Redact(text))
 	case dir == "" || dir == "~" || strings.HasPrefix(dir, "~/") || strings.ContainsAny(dir, "{}\x00"):
 		return Target{}, errs.New(errs.Invalid, "to", hint, "packing into %q: it names no folder", text)
 	case strings.Contains(dir, "::") || strings.HasSuffix(dir, ".tar"):
@@ -49,6 +55,30 @@ func ParseTarget(text string) (Target, error) {
 		return Target{}, errs.New(errs.Invalid, "to", "write an absolute path", "find the working directory").Because(err)
 	}
 	return Target{format, abs}, nil
+}
+
+func parseStore(format, uri string) (Target, error) {
+	l, err := store.Parse(uri)
+	if err != nil {
+		return Target{}, err
+	}
+	prefix := strings.TrimSuffix(l.Prefix, "/")
+	bad := func(reason errs.Reason, hint, what string) (Target, error) {
+		return Target{}, errs.New(reason, "to", hint, "packing into %s: %s", store.Redact(uri), what)
+	}
+	switch {
+	case strings.HasPrefix(l.Scheme, "http"):
+		return bad(errs.Unsupported, "pack into s3://, gs:// or az://, or into a folder that the web server serves",
+			"larder cannot write to a web server")
+	case prefix == "":
+		return bad(errs.Invalid, "write "+l.Scheme+"://"+l.Place+"/PREFIX", "it names no place in the bucket")
+	case slices.Contains(strings.Split(prefix, "/"), "") || strings.ContainsAny(prefix, "{}"):
+		return bad(errs.Invalid, "leave them out", "its prefix has an empty part, or braces")
+	case strings.Contains(uri, "::") || strings.HasSuffix(prefix, ".tar"):
+		return bad(errs.Invalid, "name the prefix that the shards go below", "it names files")
+	}
+	l.Prefix = prefix
+	return Target{format, l.String()}, nil
 }
 
 // Limits and defaults of a Config.
@@ -78,10 +108,14 @@ type Config struct {
 	Workers int  // that read and encode; 0 = one for each core
 
 	SkipEmpty bool          // accept class folders without images
-	Stores    *store.Stores // where buckets are read from; nil = folders only
+	Stores    *store.Stores // where buckets are read from and written to; nil = folders only
 	Report    func(Progress)
 
-	disk disk // for tests
+	columns columns // of records; nil = samples are an image and a label
+
+	disk  disk          // for tests
+	ahead int64         // 0 = aheadBytes
+	beat  time.Duration // 0 = beatEvery
 }
 
 // Progress is how far a run is.
@@ -99,6 +133,9 @@ func (c *Config) check() error {
 	}
 	if c.Report == nil {
 		c.Report = func(Progress) {}
+	}
+	if c.beat == 0 {
+		c.beat = beatEvery
 	}
 	if c.disk.create == nil {
 		c.disk.create = create
@@ -138,15 +175,27 @@ type options struct {
 	Encoder     string `json:"encoder,omitempty"` // of JPEG images
 	Decoder     string `json:"decoder,omitempty"`
 	Properties  bool   `json:"properties,omitempty"`
+	Fields      string `json:"fields,omitempty"` // of records: each column, and its form
+
+	columns columns // of Fields
 }
 
 func (c *Config) options(uri string, fingerprint uint64) options {
 	o := options{Format: c.To.Format, Source: uri, Fingerprint: fmt.Sprintf("%016x", fingerprint), Subset: c.Subset,
-		Shuffle: c.Shuffle, ShardSize: c.ShardSize, MaxSize: c.MaxSize, Quality: c.Quality, Properties: c.Properties}
+		Shuffle: c.Shuffle, ShardSize: c.ShardSize, MaxSize: c.MaxSize, Quality: c.Quality, Properties: c.Properties,
+		Fields: c.columns.String(), columns: c.columns}
 	if c.encodes() {
 		o.Encoder, o.Decoder = prep.EncoderName(), prep.DecoderName()
 	}
 	return o
+}
+
+// uri is how larder reads the pack.
+func (c *Config) uri() string {
+	if c.columns != nil {
+		return c.To.URI() + c.columns.query()
+	}
+	return c.To.URI()
 }
 
 // encodes reports whether JPEG images may be encoded again.
@@ -173,5 +222,6 @@ func (o options) differs(p options) string {
 	add("the encoder", o.Encoder, p.Encoder)
 	add("the decoder", o.Decoder, p.Decoder)
 	add("--properties", o.Properties, p.Properties)
+	add("the list of fields", o.Fields, p.Fields)
 	return strings.Join(parts, "; ")
 }

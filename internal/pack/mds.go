@@ -3,8 +3,10 @@ package pack
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 )
@@ -13,12 +15,13 @@ import (
 // the columns that vary, and the columns. How many samples come is known at the end alone, so that their bytes wait in
 // a file beside it.
 type mds struct {
-	s     *open
-	o     options
-	spool file
-	rows  *bufio.Writer
-	ends  []uint32 // of each sample, from the first one's beginning
-	bytes int64    // of the file
+	s        *open
+	o        options
+	spool    file
+	rows     *bufio.Writer
+	rowBytes int64
+	ends     []uint32 // of each sample, from the first one's beginning
+	bytes    int64    // of the file
 }
 
 func newMDS(s *open, o options, spool file) *mds {
@@ -33,7 +36,9 @@ func columnsJSON(o options, png bool) string {
 		image = "png"
 	}
 	names, encodings, sizes := `"image", "label"`, `"`+image+`", "int"`, "null, 8"
-	if o.Properties {
+	if o.columns != nil {
+		encodings, names, sizes = o.columns.json()
+	} else if o.Properties {
 		names, encodings = `"class", "image", "key", "label"`, `"str", "`+image+`", "str", "int"`
 		sizes = "null, null, null, 8"
 	}
@@ -43,6 +48,9 @@ func columnsJSON(o options, png bool) string {
 
 // row is the head of a sample, and its columns.
 func (m *mds) row(s *sample) [][]byte {
+	if s.values != nil {
+		return m.o.columns.row(s.values)
+	}
 	label := binary.LittleEndian.AppendUint64(nil, uint64(s.label))
 	columns := [][]byte{s.image, label}
 	varying := 1
@@ -74,7 +82,7 @@ func (m *mds) add(s *sample) error {
 	if n := len(m.ends); n > 0 {
 		end += m.ends[n-1]
 	}
-	m.bytes, m.ends = size, append(m.ends, end)
+	m.bytes, m.ends, m.rowBytes = size, append(m.ends, end), int64(end)
 	for _, part := range m.row(s) {
 		if _, err := m.rows.Write(part); err != nil {
 			return err
@@ -99,15 +107,13 @@ func (m *mds) end() error {
 	if _, err := m.s.buf.Write(append(head, columns...)); err != nil {
 		return err
 	}
-	rows, err := os.Open(m.spool.Name())
-	if err != nil {
+	if _, err := io.Copy(m.s.buf, io.NewSectionReader(m.spool, 0, m.rowBytes)); err != nil {
 		return err
 	}
-	defer rows.Close()
-	if _, err := io.Copy(m.s.buf, rows); err != nil {
+	if err := os.Remove(m.spool.Name()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.Remove(m.spool.Name())
+	return nil
 }
 
 // mdsIndex is index.json, as streaming writes it.

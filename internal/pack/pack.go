@@ -1,10 +1,10 @@
 package pack
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -13,6 +13,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/internal/store"
 	"larder/internal/xrand"
 )
 
@@ -29,6 +30,32 @@ type Result struct {
 	Skipped  []Skipped `json:"skipped"`
 	Verified int       `json:"verified"` // samples that were read back; 0 = not asked for
 	Bad      []Damage  `json:"bad"`      // what was found then
+	Stores   []Cost    `json:"stores"`   // what this run has cost, of each store
+}
+
+// Cost is what a run asked of a store.
+type Cost struct {
+	Name     string  `json:"name"`
+	Reads    uint64  `json:"reads"`
+	Lists    uint64  `json:"lists"`
+	Writes   uint64  `json:"writes"`
+	Deletes  uint64  `json:"deletes"`
+	Received uint64  `json:"received"` // bytes
+	Sent     uint64  `json:"sent"`     // bytes
+	Retries  uint64  `json:"retries"`
+	Money    float64 `json:"money"`
+}
+
+// costs are those of all stores that a run used.
+func costs(s *store.Stores) []Cost {
+	out := []Cost{}
+	if s == nil {
+		return out
+	}
+	for _, c := range s.Counters() {
+		out = append(out, Cost{c.Name, c.Reads, c.Lists, c.Writes, c.Deletes, c.Bytes, c.Sent, c.Retries, c.Money})
+	}
+	return out
 }
 
 // Run packs, or goes on with what an earlier run with the same options left, or finds that there is nothing to do. Then
@@ -52,24 +79,26 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	if source.IsMade(cfg.URI) {
 		return nil, errs.New(errs.Unsupported, cfg.URI, "pack what its workers read",
-			"packing %s: its samples are made by workers, and larder pack packs stored images", cfg.URI)
+			"packing %s: its samples are made by workers, and larder pack packs stored samples", cfg.URI)
 	}
 	data, err := openSource(ctx, cfg.URI)
 	if err != nil {
 		return nil, err
 	}
-	if data.Schema() != nil {
-		return nil, errs.New(errs.Unsupported, data.URI(), "pack the images alone: name the dataset without ?fields=",
-			"packing %s: its samples are records of fields, and larder pack packs images with labels", data.URI())
-	}
-	if root := data.Root(); root == cfg.To.Dir || strings.HasPrefix(cfg.To.Dir, strings.TrimSuffix(root, "/")+"/") {
+	if data.Includes(cfg.To.Dir) {
 		return nil, errs.New(errs.Invalid, cfg.To.Dir, "name a folder outside of it",
 			"packing into %s: it lies in the source", cfg.To.Dir)
 	}
-	p := &packer{cfg: &cfg, cat: cat, data: data, opt: cfg.options(data.URI(), data.Fingerprint())}
+	p := &packer{cfg: &cfg, cat: cat, data: data}
 	if p.order, err = order(data, &cfg); err != nil {
 		return nil, err
 	}
+	if s := data.Schema(); s != nil {
+		if cfg.columns, err = p.columns(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	p.opt = cfg.options(data.URI(), data.Fingerprint())
 	return p.run(ctx)
 }
 
@@ -99,14 +128,15 @@ type packer struct {
 	opt   options
 	order []ident.SampleID
 
-	t       *target
+	t       target
 	shard   *open     // nil between two
 	skipped []Skipped // not in the journal yet
 	packed  int
+	resumed bool // an earlier run's notes say what a part of the samples became
 }
 
 func (p *packer) run(ctx context.Context) (*Result, error) {
-	t, m, err := openTarget(p.cfg.To, p.opt, p.cfg.disk)
+	t, m, err := openTarget(ctx, p.cfg, p.opt)
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +146,14 @@ func (p *packer) run(ctx context.Context) (*Result, error) {
 	} else {
 		defer t.close()
 		p.t = t
-		p.packed, _ = t.totals()
+		p.packed, _ = t.state().totals()
 		earlier = p.packed
+		p.resumed = t.state().next() > 0 || t.state().done
 		if m, err = p.pack(ctx); err != nil {
 			return nil, err
 		}
 	}
-	r := &Result{URI: p.cfg.To.URI(), Source: m.Source, Samples: m.Samples, Earlier: earlier, Bytes: m.Bytes,
+	r := &Result{URI: p.cfg.uri(), Source: m.Source, Samples: m.Samples, Earlier: earlier, Bytes: m.Bytes,
 		Shards: len(m.Shards), Skipped: m.Skipped, Bad: []Damage{}}
 	for i := range m.Shards {
 		r.Encoded += m.Shards[i].Encoded
@@ -134,15 +165,17 @@ func (p *packer) run(ctx context.Context) (*Result, error) {
 		r.Bad, err = verify(ctx, p.cfg, m)
 		r.Verified = m.Samples
 	}
+	r.Stores = costs(p.cfg.Stores)
 	return r, err
 }
 
 func (p *packer) pack(ctx context.Context) (*Manifest, error) {
-	if p.t.next() > len(p.order) {
-		return nil, errs.New(errs.StateDamaged, p.t.journal.Name(), "remove "+p.t.work+" and pack again",
-			"%s says that %d samples are done, and there are %d", p.t.journal.Name(), p.t.next(), len(p.order))
+	st := p.t.state()
+	if st.next() > len(p.order) {
+		return nil, errs.New(errs.StateDamaged, st.where, "remove it and pack again",
+			"%s says that %d samples are done, and there are %d", st.where, st.next(), len(p.order))
 	}
-	if !p.t.done {
+	if !st.done {
 		if err := p.t.room(p.needs()); err != nil {
 			return nil, err
 		}
@@ -154,21 +187,40 @@ func (p *packer) pack(ctx context.Context) (*Manifest, error) {
 		return nil, errs.New(errs.DatasetEmpty, p.data.URI(), "larder dataset verify lists what is wrong with them",
 			"packing %s: none of its %d samples can be packed", p.data.URI(), len(p.order))
 	}
-	if !p.t.done {
-		if err := p.t.log(line{Done: true, Skipped: p.skipped}); err != nil {
+	if err := p.complete(); err != nil {
+		return nil, err
+	}
+	if !st.done {
+		if err := p.t.end(p.skipped); err != nil {
 			return nil, err
 		}
-		p.t.skipped = append(p.t.skipped, p.skipped...)
 	}
-	return p.t.finish(p.opt, p.data.Classes())
+	return p.t.finish(ctx, p.opt, p.data.Classes())
+}
+
+// complete refuses a pack in which samples are missing, or are twice.
+func (p *packer) complete() error {
+	st := p.t.state()
+	packed, _ := st.totals()
+	skipped := len(st.skipped) + len(p.skipped)
+	if packed+skipped == len(p.order) {
+		return nil
+	}
+	const what = "packing %s: %d samples are packed and %d left out, together %d of %d; no manifest is written"
+	if p.resumed {
+		return errs.New(errs.StateDamaged, st.where, "remove it and pack again", what, p.opt.Source, packed, skipped,
+			packed+skipped, len(p.order))
+	}
+	return errs.New(errs.Internal, p.opt.Source, "report it, with this text and the command", what, p.opt.Source, packed,
+		skipped, packed+skipped, len(p.order))
 }
 
 // needs is how much the rest takes at least, 0 where that is not known.
 func (p *packer) needs() (n int64) {
-	if p.cfg.encodes() {
+	if p.cfg.encodes() || p.cfg.columns != nil {
 		return 0
 	}
-	for _, id := range p.order[p.t.next():] {
+	for _, id := range p.order[p.t.state().next():] {
 		n += p.data.Bytes(id)
 	}
 	return n
@@ -205,13 +257,14 @@ func (p *packer) samples(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	todo, turn := make(chan *item), make(chan *item, aheadItems*workers)
-	room := semaphore.NewWeighted(aheadBytes)
+	ahead := cmp.Or(p.cfg.ahead, aheadBytes)
+	room := semaphore.NewWeighted(ahead)
 	g.Go(func() error {
 		defer close(todo)
 		defer close(turn)
-		for at := p.t.next(); at < len(p.order); at++ {
+		for at := p.t.state().next(); at < len(p.order); at++ {
 			id := p.order[at]
-			it := &item{at: at, id: id, weight: min(p.data.Bytes(id)+1, aheadBytes), done: make(chan struct{})}
+			it := &item{at: at, id: id, weight: min(p.data.Bytes(id)+1, ahead), done: make(chan struct{})}
 			if err := room.Acquire(ctx, it.weight); err != nil {
 				return err
 			}
@@ -249,7 +302,10 @@ func (p *packer) samples(ctx context.Context) error {
 			room.Release(it.weight)
 			it.s = nil
 		}
-		return p.endShard(len(p.order))
+		if err := ctx.Err(); err != nil {
+			return err // turn was closed early: what comes after is not the end
+		}
+		return p.endShard(ctx, len(p.order))
 	})
 	return g.Wait()
 }
@@ -260,24 +316,20 @@ func (p *packer) put(ctx context.Context, it *item) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !p.ofSample(it.err):
-			return it.err // what is packed stays packed, and the next run goes on
-		case !p.cfg.SkipBad:
-			e := errs.From(it.err)
-			return errs.New(e.Reason, p.data.Path(it.id), "repair or remove it, or leave such samples out with "+
-				"--on-error skip; what is packed stays packed", "packing sample %s", p.data.Key(it.id)).Because(it.err)
+		case !p.ofSample(it.err) || !p.cfg.SkipBad:
+			return p.badSample(it.id, it.err) // what is packed stays packed, and the next run goes on
 		}
 		p.skipped = append(p.skipped, Skipped{p.data.Key(it.id), reason(it.err)})
 		return nil
 	}
 	if p.shard != nil && p.shard.lay.size(it.s) > p.cfg.ShardSize {
-		if err := p.endShard(it.at); err != nil {
+		if err := p.endShard(ctx, it.at); err != nil {
 			return err
 		}
 	}
 	if p.shard == nil {
 		var err error
-		if p.shard, err = p.t.openShard(p.opt); err != nil {
+		if p.shard, err = openShard(p.t, p.opt); err != nil {
 			return err
 		}
 	}
@@ -290,12 +342,12 @@ func (p *packer) put(ctx context.Context, it *item) error {
 }
 
 // endShard finishes the shard that is open, if one is.
-func (p *packer) endShard(next int) error {
+func (p *packer) endShard(ctx context.Context, next int) error {
 	if p.shard == nil {
 		return nil
 	}
 	s := p.shard
-	if err := s.finish(next, p.skipped); err != nil {
+	if err := s.finish(ctx, next, p.skipped); err != nil {
 		return err
 	}
 	p.shard, p.skipped = nil, nil
@@ -305,8 +357,8 @@ func (p *packer) endShard(next int) error {
 
 // tell reports that all samples before a place are done.
 func (p *packer) tell(at int) {
-	_, size := p.t.totals()
-	p.cfg.Report(Progress{Phase: "pack", Samples: at, All: len(p.order), Bytes: size, Shards: len(p.t.shards)})
+	shards, size := p.t.durable()
+	p.cfg.Report(Progress{Phase: "pack", Samples: at, All: len(p.order), Bytes: size, Shards: shards})
 }
 
 // reason is an error without what the reader of a list knows.

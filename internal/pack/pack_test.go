@@ -2,6 +2,7 @@ package pack
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -300,6 +301,48 @@ func TestInterruptedRunsGiveTheSameBytes(t *testing.T) {
 	}
 }
 
+// stopping ends the run at the n-th write, which succeeds.
+type stopping struct {
+	file
+	n    *int
+	stop func()
+}
+
+func (f stopping) Write(b []byte) (int, error) {
+	if *f.n--; *f.n == 0 {
+		f.stop()
+	}
+	return f.file.Write(b)
+}
+
+// TestACancelledRunIsNotTheEnd: what is read ahead is one sample, so that a cancelled run often has none left to write.
+// It must not take that for the end of the dataset.
+func TestACancelledRunIsNotTheEnd(t *testing.T) {
+	cfg := Config{URI: "imagefolder:" + photos(t, 7, 25), To: to(t, WDS), disk: disk{sync: unsynced}, ShardSize: 16 << 10,
+		MaxSize: 40, Shuffle: 3, Workers: 1, ahead: 1}
+	must(t, cfg)
+	want := tree(t, cfg.To.Dir)
+	for n := 1; n < 12; n++ {
+		cfg.To = to(t, WDS)
+		ctx, stop := context.WithCancel(t.Context())
+		left := n
+		cfg.disk.create = func(path string) (file, error) {
+			f, err := create(path)
+			return stopping{f, &left, stop}, err
+		}
+		_, err := Run(ctx, cfg)
+		if left <= 0 && !errors.Is(err, context.Canceled) {
+			t.Fatalf("stopped at write %d: %v", n, err)
+		}
+		cfg.disk.create = nil
+		must(t, cfg)
+		if got := tree(t, cfg.To.Dir); !reflect.DeepEqual(got, want) {
+			t.Fatalf("stopped at write %d: the pack differs", n)
+		}
+		stop()
+	}
+}
+
 // damageWork does to an unfinished pack what a crash may do: the journal is cut, a finished shard is lost.
 func damageWork(t *testing.T, dir string, seed uint64) {
 	t.Helper()
@@ -339,7 +382,7 @@ func TestRefusedTargets(t *testing.T) {
 		t.Fatalf("a failing disk gave %v", err)
 	}
 	unfinished.disk.create = nil
-	busy, _, err := openTarget(to(t, WDS), options{}, disk{create, unsynced})
+	busy, _, err := openFolder(to(t, WDS), options{}, disk{create, unsynced})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +428,7 @@ func TestRefusedTargets(t *testing.T) {
 
 // TestNoRoom: what cannot fit is refused before it begins, with both sizes.
 func TestNoRoom(t *testing.T) {
-	busy, _, err := openTarget(to(t, WDS), options{}, disk{create, unsynced})
+	busy, _, err := openFolder(to(t, WDS), options{}, disk{create, unsynced})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,13 +443,19 @@ func TestNoRoom(t *testing.T) {
 
 func TestTargets(t *testing.T) {
 	for text, words := range map[string]string{
-		"": "not into", "tar:/x": "not into", "wds:": "names no folder", "wds:s3://b/x": "folders only",
-		"mds:https://h/x": "folders only", "wds:/x/a-{0..3}.tar": "names no folder", "wds:/a.tar": "it names files",
+		"": "not into", "tar:/x": "not into", "wds:": "names no folder", "wds:s3://bucket": "no place in the bucket",
+		"mds:https://h/x": "cannot write to a web server", "wds:s3://b/x": "no name of a bucket",
+		"wds:ftp://h/x": "is not built", "mds:s3://bucket/a//b": "an empty part", "wds:s3://bucket/x.tar": "it names files",
+		"wds:s3://user:secret@bucket/x": "holds a user name",
+		"wds:/x/a-{0..3}.tar":           "names no folder", "wds:/a.tar": "it names files",
 		"wds:/a::/b": "it names files", "wds:~/x": "names no folder",
 	} {
 		if _, err := ParseTarget(text); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: got %v, want %q", text, err, words)
 		}
+	}
+	if got, err := ParseTarget("mds:gs://bucket/a/b/"); err != nil || got.URI() != "mds:gs://bucket/a/b" {
+		t.Errorf("got %v, %v", got, err)
 	}
 	got, err := ParseTarget("mds:x/../y")
 	if wd, _ := os.Getwd(); err != nil || got != (Target{MDS, filepath.Join(wd, "y")}) {

@@ -31,6 +31,13 @@ func (m *maker) make(ctx context.Context, at int, id ident.SampleID) (s *sample,
 	if err != nil {
 		return nil, err
 	}
+	if m.cfg.columns != nil {
+		s = &sample{at: at}
+		if s.values, err = m.cfg.columns.encode(enc); err != nil {
+			return nil, errs.New(errs.SampleBad, "", "leave it out with --on-error skip", "pack its record: %v", err)
+		}
+		return s, nil
+	}
 	format, w, h, err := m.w.Header(enc)
 	if err != nil {
 		return nil, err

@@ -2,14 +2,13 @@ package pack
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -22,6 +21,7 @@ type sample struct {
 	png     bool // else a JPEG file
 	encoded bool // it is not the source's bytes
 	props   *properties
+	values  [][]byte // of a record, one for each column; nil = it is an image and a label
 }
 
 // properties are what a sample was in the source.
@@ -44,40 +44,48 @@ type layout interface {
 
 const writeBuffer = 1 << 20
 
-// open is a shard that is being written: into NAME.part, which becomes NAME when it is finished.
+// open is a shard that is being written.
 type open struct {
-	t       *target
+	t       target
 	info    Shard
 	to      file
 	sum     hash.Hash
 	buf     *bufio.Writer
+	bytes   int64 // that went through buf
 	lay     layout
 	content *xxhash.Digest
 }
 
-func (t *target) openShard(o options) (*open, error) {
-	n := len(t.shards)
+func openShard(t target, o options) (*open, error) {
+	n := len(t.state().shards)
 	if n >= maxShards {
 		return nil, fmt.Errorf("the pack has more than %d shards; choose a larger --shard-size", maxShards)
 	}
 	s := &open{t: t, sum: sha256.New(), content: xxhash.New(), info: Shard{Name: shardName(o.Format, n), PNG: true}}
-	path := filepath.Join(t.work, s.info.Name+".part")
 	var err error
-	if s.to, err = t.disk.create(path); err != nil {
-		return nil, writeError(path, err)
+	if s.to, err = t.begin(s.info.Name); err != nil {
+		return nil, err
 	}
-	s.buf = bufio.NewWriterSize(io.MultiWriter(s.to, s.sum), writeBuffer)
+	s.buf = bufio.NewWriterSize(io.MultiWriter(s.to, s.sum, counting{&s.bytes}), writeBuffer)
 	if o.Format == MDS {
-		spool, err := t.disk.create(path + ".rows")
+		spool, err := t.begin(s.info.Name + ".rows")
 		if err != nil {
 			_ = s.to.Close()
-			return nil, writeError(path, err)
+			return nil, err
 		}
 		s.lay = newMDS(s, o, spool)
 	} else {
-		s.lay = newWDS(s.buf)
+		s.lay = newWDS(s.buf, o.columns)
 	}
 	return s, nil
+}
+
+// counting counts what is written.
+type counting struct{ n *int64 }
+
+func (c counting) Write(b []byte) (int, error) {
+	*c.n += int64(len(b))
+	return len(b), nil
 }
 
 func shardName(format string, n int) string {
@@ -96,7 +104,11 @@ func (s *open) add(x *sample) error {
 	if x.encoded {
 		s.info.Encoded++
 	}
-	hashSample(s.content, x.label, x.image)
+	if x.values != nil {
+		hashValues(s.content, x.values)
+	} else {
+		hashSample(s.content, x.label, x.image)
+	}
 	return nil
 }
 
@@ -111,40 +123,19 @@ func hashSample(to *xxhash.Digest, label int64, image []byte) {
 
 func hexOf(h *xxhash.Digest) string { return fmt.Sprintf("%016x", h.Sum64()) }
 
-// finish makes the shard durable, and the journal say so. next is the place of the first sample behind it.
-func (s *open) finish(next int, skipped []Skipped) error {
-	path := s.to.Name()
+// finish hands the shard to its target. next is the place of the first sample behind it.
+func (s *open) finish(ctx context.Context, next int, skipped []Skipped) error {
 	err := s.lay.end()
 	if err == nil {
 		err = s.buf.Flush()
 	}
-	if err == nil {
-		err = s.t.disk.sync(s.to)
-	}
-	if cerr := s.to.Close(); err == nil {
-		err = cerr
-	}
 	if err != nil {
-		return writeError(path, err)
+		_ = s.to.Close() // it is never read
+		return writeError(s.to.Name(), err)
 	}
-	st, err := os.Stat(path)
-	if err != nil {
-		return writeError(path, err)
-	}
-	s.info.Bytes, s.info.Next = st.Size(), next
+	s.info.Bytes, s.info.Next = s.bytes, next
 	s.info.SHA256, s.info.Content = hex.EncodeToString(s.sum.Sum(nil)), hexOf(s.content)
-	if err := os.Rename(path, filepath.Join(s.t.work, s.info.Name)); err != nil {
-		return writeError(path, err)
-	}
-	if err := s.t.syncDir(s.t.work); err != nil {
-		return writeError(path, err)
-	}
-	if err := s.t.log(line{Shard: &s.info, Skipped: skipped}); err != nil {
-		return err
-	}
-	s.t.shards = append(s.t.shards, s.info)
-	s.t.skipped = append(s.t.skipped, skipped...)
-	return nil
+	return s.t.keep(ctx, s.to, s.info, skipped)
 }
 
 // drop gives a shard up that is not finished.

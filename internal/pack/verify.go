@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,6 +19,7 @@ import (
 
 	"larder/internal/source"
 	"larder/internal/source/packed"
+	"larder/internal/store"
 )
 
 // Damage is a shard that is not what the manifest says.
@@ -38,6 +39,9 @@ func verify(ctx context.Context, cfg *Config, m *Manifest) ([]Damage, error) {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
+	if cfg.To.remote() {
+		workers = min(workers, uploads) // each has a file
+	}
 	bad := []Damage{}
 	done := Progress{Phase: "verify", All: m.Samples}
 	var mu sync.Mutex // guards bad and done
@@ -46,7 +50,7 @@ func verify(ctx context.Context, cfg *Config, m *Manifest) ([]Damage, error) {
 	for i := range m.Shards {
 		g.Go(func() error {
 			s := &m.Shards[i]
-			err := verifyShard(gctx, format, cfg.To, s)
+			err := verifyShard(gctx, format, cfg, s)
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
@@ -75,10 +79,15 @@ func verify(ctx context.Context, cfg *Config, m *Manifest) ([]Damage, error) {
 	return bad, nil
 }
 
-// verifyShard reads one file twice: as bytes, and as samples.
-func verifyShard(ctx context.Context, format packed.Format, to Target, s *Shard) error {
-	path := filepath.Join(to.Dir, s.Name)
-	f, err := os.Open(path)
+// verifyShard reads one file twice: as bytes, and as samples. One of a store is fetched for that.
+func verifyShard(ctx context.Context, format packed.Format, cfg *Config, s *Shard) error {
+	to := cfg.To
+	path := to.Dir + "/" + s.Name
+	open := os.Open
+	if to.remote() {
+		open = func(string) (*os.File, error) { return fetch(ctx, cfg.Stores, path) }
+	}
+	f, err := open(path)
 	if err != nil {
 		return err
 	}
@@ -91,16 +100,33 @@ func verifyShard(ctx context.Context, format packed.Format, to Target, s *Shard)
 		return fmt.Errorf("it has %d bytes, and the manifest says %d", st.Size(), s.Bytes)
 	}
 	sum := sha256.New()
-	if _, err := io.Copy(sum, reader{ctx, f}); err != nil {
+	if _, err := io.Copy(sum, reader{ctx, io.NewSectionReader(f, 0, st.Size())}); err != nil {
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != s.SHA256 {
 		return fmt.Errorf("its SHA-256 is %.16s…, and the manifest says %.16s…", got, s.SHA256)
 	}
+	read := readImages
+	if cfg.columns != nil {
+		read = readRecords
+	}
+	content, n, err := read(ctx, format, cfg, packed.File{ReaderAt: f, Path: path, Size: st.Size()})
+	switch {
+	case err != nil:
+		return err
+	case n != s.Samples:
+		return fmt.Errorf("it has %d samples, and the manifest says %d", n, s.Samples)
+	case hexOf(content) != s.Content:
+		return errors.New("its samples are not those that were packed")
+	}
+	return nil
+}
+
+// readImages hashes every label and image of a shard.
+func readImages(ctx context.Context, format packed.Format, cfg *Config, f packed.File) (*xxhash.Digest, int, error) {
 	content, n := xxhash.New(), 0
 	var buf []byte
-	_, err = format.Scan(ctx, packed.Address{Scheme: to.Format, Path: to.Dir}, packed.File{ReaderAt: f, Path: path,
-		Size: st.Size()}, func(x packed.Sample) error {
+	_, err := format.Scan(ctx, packed.Address{Scheme: cfg.To.Format, Path: cfg.To.Dir}, f, func(x packed.Sample) error {
 		if int64(cap(buf)) < x.Size {
 			buf = make([]byte, x.Size)
 		}
@@ -112,25 +138,48 @@ func verifyShard(ctx context.Context, format packed.Format, to Target, s *Shard)
 		n++
 		return nil
 	})
-	switch {
-	case err != nil:
-		return err
-	case n != s.Samples:
-		return fmt.Errorf("it has %d samples, and the manifest says %d", n, s.Samples)
-	case hexOf(content) != s.Content:
-		return fmt.Errorf("its labels and images are not those that were packed")
+	return content, n, err
+}
+
+// fetched is how much of an object is in memory at once.
+const fetched = 16 << 20
+
+// fetch copies an object into a file without a name.
+func fetch(ctx context.Context, stores *store.Stores, uri string) (*os.File, error) {
+	st, key, err := stores.Open(ctx, uri)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	in, err := st.Stat(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	f, err := nameless()
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, min(fetched, in.Size))
+	for off := int64(0); off < in.Size && err == nil; off += fetched {
+		var n int
+		if n, err = st.ReadRange(ctx, in, off, buf[:min(fetched, in.Size-off)]); err == nil {
+			_, err = f.WriteAt(buf[:n], off)
+		}
+	}
+	if err != nil {
+		_ = f.Close() // it is given up
+		return nil, err
+	}
+	return f, nil
 }
 
 // verifyWhole opens the pack as a dataset.
 func verifyWhole(ctx context.Context, cfg *Config, m *Manifest) error {
-	cat, err := source.OpenCatalog(source.CatalogConfig{Logger: slog.New(slog.DiscardHandler)})
+	cat, err := source.OpenCatalog(source.CatalogConfig{Stores: cfg.Stores, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
 	defer cat.Close()
-	data, err := cat.Open(ctx, cfg.To.URI())
+	data, err := cat.Open(ctx, cfg.uri())
 	if err != nil {
 		return err
 	}

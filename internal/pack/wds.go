@@ -13,8 +13,9 @@ import (
 
 // wds is a tar file of WebDataset. Names have nine digits, so that they sort as the samples lie.
 type wds struct {
-	w     *tar.Writer
-	bytes int64 // of the file, with its end
+	w       *tar.Writer
+	bytes   int64 // of the file, with its end
+	columns columns
 }
 
 const (
@@ -22,7 +23,7 @@ const (
 	tarEnd   = 2 * tarBlock
 )
 
-func newWDS(w io.Writer) *wds { return &wds{w: tar.NewWriter(w), bytes: tarEnd} }
+func newWDS(w io.Writer, c columns) *wds { return &wds{w: tar.NewWriter(w), bytes: tarEnd, columns: c} }
 
 // member is one file of a sample.
 type member struct {
@@ -31,7 +32,10 @@ type member struct {
 }
 
 // members of a sample, sorted by extension, as webdataset's own writer sorts them.
-func members(s *sample) ([]member, error) {
+func (w *wds) members(s *sample) ([]member, error) {
+	if s.values != nil {
+		return w.columns.members(s.values), nil
+	}
 	ext := "jpg"
 	if s.png {
 		ext = "png"
@@ -52,7 +56,7 @@ func members(s *sample) ([]member, error) {
 }
 
 func (w *wds) size(s *sample) int64 {
-	list, err := members(s)
+	list, err := w.members(s)
 	if err != nil {
 		return w.bytes // add says so
 	}
@@ -64,7 +68,7 @@ func (w *wds) size(s *sample) int64 {
 }
 
 func (w *wds) add(s *sample) error {
-	list, err := members(s)
+	list, err := w.members(s)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package prep
 
 import (
 	"strconv"
-	"strings"
 
 	"larder/internal/errs"
 )
@@ -10,13 +9,13 @@ import (
 // ParseFields is ParseRecipe for ops on the image of a record, in the middle of a longer recipe: first is the number of
 // the first of them, by which they draw. The image comes as uint8 HWC and stays so unless an op says otherwise, and it
 // may keep a size of its own whatever its type. shown is its place in the list that a client gave, for messages. MixUp
-// and CutMix are refused.
+// and CutMix are refused: ParseMixing reads the one that ends a recipe.
 func ParseFields(ops []OpSpec, first, shown int) (*Recipe, error) {
 	r := &Recipe{first: first, shown: shown, free: true}
 	for i := range ops {
-		if name := ops[i].Name; strings.EqualFold(name, "MixUp") || strings.EqualFold(name, "CutMix") {
-			return nil, opError(r.at(i), name, "mix in the training loop, or use torchvision's on the batch",
-				"works on batches of images and labels, and not on records")
+		if name := ops[i].Name; IsMixing(name) {
+			return nil, opError(r.at(i), name, "put it last, and use one of MixUp and CutMix",
+				"mixes whole batches, and steps come behind it")
 		}
 	}
 	return parseRecipe(ops, r)

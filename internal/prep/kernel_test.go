@@ -51,6 +51,29 @@ func outputs(tb testing.TB, w, h int) []*Recipe {
 	}
 }
 
+// drawGeo draws a crop, a resize and a flip of an image.
+func drawGeo(rnd *xrand.Rand, side func(most int) int, img Image) step {
+	s := step{kind: stepGeo, filter: filter(rnd.IntN(2)), hflip: rnd.IntN(2) == 0, vflip: rnd.IntN(2) == 0}
+	s.src = box{w: 1 + rnd.IntN(img.W), h: 1 + rnd.IntN(img.H)}
+	s.src.x, s.src.y = rnd.IntN(img.W-s.src.w+1), rnd.IntN(img.H-s.src.h+1)
+	s.rw, s.rh = side(300), side(300)
+	if rnd.IntN(8) == 0 {
+		s.rw = s.src.w
+	}
+	if rnd.IntN(8) == 0 {
+		s.rh = s.src.h
+	}
+	if rnd.IntN(4) == 0 { // whole lines of 64 bytes: floats may go past the caches
+		s.rw = 16 * (1 + rnd.IntN(18))
+	}
+	s.win = box{w: 1 + rnd.IntN(s.rw), h: 1 + rnd.IntN(s.rh)}
+	s.win.x, s.win.y = rnd.IntN(s.rw-s.win.w+1), rnd.IntN(s.rh-s.win.h+1)
+	if rnd.IntN(2) == 0 {
+		s.win = box{w: s.rw, h: s.rh}
+	}
+	return s
+}
+
 // TestKernelsEqualTwin: every instruction set gives the bits of the Go twin, on random sizes, boxes, strides, windows,
 // flips and outputs, and touches no byte outside of what it was given.
 func TestKernelsEqualTwin(t *testing.T) {
@@ -84,24 +107,7 @@ func TestKernelsEqualTwin(t *testing.T) {
 		if rnd.IntN(8) == 0 { // extremes, where rounding and overshoot show
 			img.Pix[rnd.IntN(len(img.Pix))] = byte(255 * rnd.IntN(2))
 		}
-		s := step{kind: stepGeo, filter: filter(rnd.IntN(2)), hflip: rnd.IntN(2) == 0, vflip: rnd.IntN(2) == 0}
-		s.src = box{w: 1 + rnd.IntN(img.W), h: 1 + rnd.IntN(img.H)}
-		s.src.x, s.src.y = rnd.IntN(img.W-s.src.w+1), rnd.IntN(img.H-s.src.h+1)
-		s.rw, s.rh = side(300), side(300)
-		if rnd.IntN(8) == 0 {
-			s.rw = s.src.w
-		}
-		if rnd.IntN(8) == 0 {
-			s.rh = s.src.h
-		}
-		if rnd.IntN(4) == 0 { // whole lines of 64 bytes: floats may go past the caches
-			s.rw = 16 * (1 + rnd.IntN(18))
-		}
-		s.win = box{w: 1 + rnd.IntN(s.rw), h: 1 + rnd.IntN(s.rh)}
-		s.win.x, s.win.y = rnd.IntN(s.rw-s.win.w+1), rnd.IntN(s.rh-s.win.h+1)
-		if rnd.IntN(2) == 0 {
-			s.win = box{w: s.rw, h: s.rh}
-		}
+		s := drawGeo(rnd, side, img)
 		r := *kinds[rnd.IntN(len(kinds))]
 		r.outW, r.outH = s.win.w, s.win.h
 		r.out.SampleBytes *= s.win.w * s.win.h

@@ -86,7 +86,7 @@ func (r *run) fillDisk(dir string) error {
 		return err
 	}
 	for i, b := range r.looked.encoded {
-		t.Put(diskGroup, r.diskKey(i), b)
+		t.Put(disk.Whom{Group: diskGroup}, r.diskKey(i), b)
 	}
 	t.Flush()
 	written := t.Stats()
@@ -132,7 +132,7 @@ func (r *run) readDisk(ctx context.Context, t *disk.Store, d *Disk) error {
 	get := func(i int) (int64, error) {
 		k := r.diskKey(order[i])
 		buf := make([]byte, k.Size)
-		if !t.Get(diskGroup, k, buf) {
+		if !t.Get(disk.Whom{Group: diskGroup}, k, buf) {
 			return 0, fmt.Errorf("a sample was not there any more: %s", t.Stats().State)
 		}
 		return k.Size, nil

@@ -185,6 +185,30 @@ func TestListenRace(t *testing.T) {
 	}
 }
 
+// reached is what came over a connection, and the half that it came to.
+type reached struct{ half, text string }
+
+// acceptAll takes the connections of a half until it is closed.
+func acceptAll(t *testing.T, wg *sync.WaitGroup, name string, h net.Listener, out chan<- reached) {
+	for {
+		c, err := h.Accept()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+			return
+		}
+		if _, ok := c.(*net.UnixConn); !ok {
+			t.Errorf("a %T", c)
+		}
+		wg.Go(func() {
+			b, _ := io.ReadAll(c)
+			_ = c.Close()
+			out <- reached{name, string(b)}
+		})
+	}
+}
+
 // TestMux: each connection reaches the half of its first bytes, none of which is lost; silent peers delay no other.
 func TestMux(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -193,29 +217,10 @@ func TestMux(t *testing.T) {
 		t.Fatal(err)
 	}
 	grpc, sessions := session.Mux(l)
-	type got struct{ half, text string }
-	out := make(chan got, 100)
+	out := make(chan reached, 100)
 	var wg sync.WaitGroup
 	for name, h := range map[string]net.Listener{"grpc": grpc, "session": sessions} {
-		wg.Go(func() {
-			for {
-				c, err := h.Accept()
-				if err != nil {
-					if !errors.Is(err, net.ErrClosed) {
-						t.Error(err)
-					}
-					return
-				}
-				if _, ok := c.(*net.UnixConn); !ok {
-					t.Errorf("a %T", c)
-				}
-				wg.Go(func() {
-					b, _ := io.ReadAll(c)
-					_ = c.Close()
-					out <- got{name, string(b)}
-				})
-			}
-		})
+		wg.Go(func() { acceptAll(t, &wg, name, h, out) })
 	}
 	dial := func() net.Conn {
 		c, err := net.Dial("unix", path)

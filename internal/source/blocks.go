@@ -2,7 +2,10 @@ package source
 
 import (
 	"cmp"
+	"context"
+	"math"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 
@@ -29,26 +32,43 @@ func keyOfFile(root, dir uint32, d *dirRow, mtime int64) fileKey {
 	return fileKey{root: root, dir: dir, size: d.size, mtime: mtime, dev: d.dev, ino: d.ino}
 }
 
-// blockRow is a block: the bytes from..to of a file, which hold whole samples, one behind the other.
+// blockRow is a block: the bytes from..to of a file, which hold whole samples, one behind the other. Of a file that is
+// decoded in pieces (packed.Decoded), from..to is what Sample.Off counts, and the block is some pieces of it.
 type blockRow struct {
 	file     fileKey
 	from, to int64
+	decoded  bool
 	first    ident.ObjectID // a sample of it, which names the file
+}
+
+// block is what is known of a blockRow.
+type block struct {
+	blockRow
+	bytes  int64            // of memory: as the file says, and as it was once it has been there
+	pieces []ident.ObjectID // a sample of each, where it is decoded
+}
+
+// BlockSize is what a block of a dataset has: bytes in memory, and samples.
+type BlockSize struct {
+	Bytes   int64
+	Samples int
 }
 
 // Blocks says which samples of a dataset lie together, in blocks of so many bytes. It is safe for concurrent use.
 type Blocks struct {
 	size int64
+	all  *layouts
 	now  atomic.Pointer[blockMap]
 }
 
 // blockMap is the blocks of one version of a dataset.
 type blockMap struct {
-	of    *snapshot
-	low   ident.ObjectID
-	block []uint32 // by object, from low on
-	bytes []int64  // of each block, the largest first
-	each  int      // samples of a block, on average; at least 1
+	of      *snapshot
+	low     ident.ObjectID
+	block   []uint32 // by object, from low on
+	ids     []uint32 // of the blocks
+	samples []int    // of each of them
+	decoded bool     // some of them are
 }
 
 // Of is the block of an object, NoBlock if the dataset did not have it when Blocks was called last.
@@ -61,21 +81,22 @@ func (b *Blocks) Of(x ident.ObjectID) uint32 {
 }
 
 // Len is the number of blocks.
-func (b *Blocks) Len() int { return len(b.now.Load().bytes) }
+func (b *Blocks) Len() int { return len(b.now.Load().ids) }
 
-// Each is how many samples a block has, on average.
-func (b *Blocks) Each() int { return b.now.Load().each }
+// Decoded reports whether blocks are pieces of files that are decoded as a whole, such as row groups.
+func (b *Blocks) Decoded() bool { return b.now.Load().decoded }
 
-// Largest is how many bytes the n largest blocks have together.
-func (b *Blocks) Largest(n int) int64 {
-	sum := int64(0)
-	for i, bytes := range b.now.Load().bytes {
-		if i >= n {
-			break
-		}
-		sum += bytes
+// Sizes are those of all blocks, in no order. Of one that is decoded, its bytes are what its file says, until it has
+// been in memory.
+func (b *Blocks) Sizes() []BlockSize {
+	m := b.now.Load()
+	out := make([]BlockSize, len(m.ids))
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	for i, id := range m.ids {
+		out[i] = BlockSize{b.all.all[id].bytes, m.samples[i]}
 	}
-	return sum
+	return out
 }
 
 // layouts are the blocks of datasets, and every block that was ever found: a number never changes its meaning.
@@ -83,7 +104,7 @@ type layouts struct {
 	mu  sync.Mutex // guards what follows
 	of  map[layoutKey]*Blocks
 	ids map[blockRow]uint32
-	all []blockRow
+	all []block
 }
 
 type layoutKey struct {
@@ -92,11 +113,20 @@ type layoutKey struct {
 }
 
 // Blocks finds the blocks of a dataset as it is now: runs of samples of one file that take at most size bytes, with
-// what lies between them; a larger sample is a block by itself. Equal datasets and sizes give equal blocks. What was
-// returned before for them is brought up to date. Error: UNSUPPORTED where samples do not lie together.
-func (c *Catalog) Blocks(d *Dataset, size int64) (*Blocks, error) {
+// what lies between them; a larger sample is a block by itself. In a file that is decoded in pieces a block is whole
+// pieces; such files are opened for it. Equal datasets and sizes give equal blocks. What was returned before for them
+// is brought up to date. Errors: UNSUPPORTED where samples do not lie together, those of opening files, the context's.
+func (c *Catalog) Blocks(ctx context.Context, d *Dataset, size int64) (*Blocks, error) {
 	snap := d.snap.Load()
 	if err := inBlocks(d, snap); err != nil {
+		return nil, err
+	}
+	key := layoutKey{d.rs.index, size}
+	if b := c.layouts.known(key, snap); b != nil {
+		return b, nil
+	}
+	pieces, err := c.piecesOf(ctx, d.rs, snap)
+	if err != nil {
 		return nil, err
 	}
 	l := &c.layouts
@@ -105,16 +135,23 @@ func (c *Catalog) Blocks(d *Dataset, size int64) (*Blocks, error) {
 	if l.of == nil {
 		l.of, l.ids = map[layoutKey]*Blocks{}, map[blockRow]uint32{}
 	}
-	key := layoutKey{d.rs.index, size}
 	b := l.of[key]
 	if b == nil {
-		b = &Blocks{size: size}
+		b = &Blocks{size: size, all: l}
 		l.of[key] = b
 	}
-	if m := b.now.Load(); m == nil || m.of != snap {
-		b.now.Store(l.lay(c, snap, size))
-	}
+	b.now.Store(l.lay(c, snap, size, pieces))
 	return b, nil
+}
+
+// known are the blocks that were found before; nil = there are none for this version.
+func (l *layouts) known(key layoutKey, snap *snapshot) *Blocks {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b := l.of[key]; b != nil && b.now.Load().of == snap {
+		return b
+	}
+	return nil
 }
 
 // inBlocks says why samples do not lie together.
@@ -128,9 +165,10 @@ func inBlocks(d *Dataset, snap *snapshot) error {
 		why = "each of its images is a file of its own"
 	default:
 		for i := range snap.dirs {
-			if f := &snap.dirs[i]; f.live && !packed.InRanges(d.rs.format.Scheme(), f.rel) {
-				why = "samples of " + printable(f.rel) + " are no ranges of its bytes"
-				hint = "use order stratified: such files are unpacked once, and then every sample is one read"
+			f, scheme := &snap.dirs[i], d.rs.format.Scheme()
+			if f.live && !packed.InRanges(scheme, f.rel) && !packed.Decoded(scheme, f.rel) {
+				why = "samples of " + printable(f.rel) + " are neither ranges of its bytes nor decoded in blocks"
+				hint = "use order stratified: a sample of such a file is a few reads wherever it lies"
 				break
 			}
 		}
@@ -141,6 +179,69 @@ func inBlocks(d *Dataset, snap *snapshot) error {
 	return errs.New(errs.Unsupported, "order", hint, "order blocks on %s: %s", d.URI(), why)
 }
 
+// openAtOnce is how many files are opened at once to find their pieces.
+const openAtOnce = 16
+
+// piecesOf are the pieces of the files of a version, by row of dirs: nothing for one that is not decoded in pieces.
+func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) ([][]packed.Block, error) {
+	out := make([][]packed.Block, len(snap.dirs))
+	first := make([]ident.ObjectID, len(snap.dirs)) // a sample of each
+	for i := range first {
+		first[i] = NoObject
+	}
+	for s := range snap.objs {
+		if i := snap.dirOf[s]; snap.Live(sampleID(s)) && packed.Decoded(rs.format.Scheme(), snap.dirs[i].rel) {
+			first[i] = snap.objs[s]
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, openAtOnce)
+	for i, x := range first {
+		if x == NoObject {
+			continue
+		}
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			if ctx.Err() != nil {
+				return
+			}
+			var err error
+			if out[i], err = c.piecesIn(ctx, rs, snap, x, uint32(i)); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wait.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// piecesIn opens one file.
+func (c *Catalog) piecesIn(
+	ctx context.Context, rs *rootState, snap *snapshot, x ident.ObjectID, dir uint32,
+) ([]packed.Block, error) {
+	d := &snap.dirs[dir]
+	row, _ := c.objects.get(x)
+	f, err := c.openOnce(ctx, rs, snap, openKey{keyOfFile(rs.index, dir, d, row.mtime), snap.mark}, d)
+	if err != nil {
+		c.noteChange(x, err)
+		if ofPlace(err) || ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, readError(join(snap.root, d.rel), err)
+	}
+	defer c.files.done(f, false)
+	if p, ok := f.rows.(packed.InPieces); ok {
+		return p.Blocks(), nil
+	}
+	return nil, errs.New(errs.Internal, printable(d.rel), "this is a bug of larder", "%s has no blocks", printable(d.rel))
+}
+
 // placed is where a sample lies.
 type placed struct {
 	x        ident.ObjectID
@@ -149,10 +250,11 @@ type placed struct {
 }
 
 // lay cuts the files of a version into blocks; l.mu is held.
-func (l *layouts) lay(c *Catalog, snap *snapshot, size int64) *blockMap {
+func (l *layouts) lay(c *Catalog, snap *snapshot, size int64, pieces [][]packed.Block) *blockMap {
 	all := make([]placed, 0, snap.live)
 	high := ident.ObjectID(0)
-	m := &blockMap{of: snap, low: NoObject, each: 1}
+	m := &blockMap{of: snap, low: NoObject}
+	decoded := map[fileKey][]packed.Block{} // lookups only; a file of several datasets may have another row here
 	for s := range snap.objs {
 		x := snap.objs[s]
 		if !snap.Live(sampleID(s)) {
@@ -160,6 +262,9 @@ func (l *layouts) lay(c *Catalog, snap *snapshot, size int64) *blockMap {
 		}
 		if file, row, ok := c.fileOf(x); ok {
 			all = append(all, placed{x, file, row.off, row.off + row.size})
+			if p := pieces[snap.dirOf[s]]; len(p) > 0 {
+				decoded[file] = p
+			}
 			m.low, high = min(m.low, x), max(high, x)
 		}
 	}
@@ -176,43 +281,94 @@ func (l *layouts) lay(c *Catalog, snap *snapshot, size int64) *blockMap {
 			cmp.Compare(a.file.mtime, b.file.mtime), cmp.Compare(a.off, b.off), cmp.Compare(a.x, b.x))
 	})
 	for len(all) > 0 {
-		n, end := 1, all[0].end
-		for n < len(all) && all[n].file == all[0].file && all[n].off-end <= blockGap &&
-			max(end, all[n].end)-all[0].off <= size {
-			end = max(end, all[n].end)
-			n++
+		b, n := blockRow{}, 0
+		var bytes int64
+		var touch []ident.ObjectID
+		if p := decoded[all[0].file]; len(p) > 0 {
+			b, n, bytes, touch = somePieces(all, p, size)
+			m.decoded = true
+		} else {
+			b, n = oneRange(all, size)
+			bytes = b.to - b.from
 		}
-		id := l.number(blockRow{all[0].file, all[0].off, end, all[0].x})
+		id := l.number(block{b, bytes, touch})
 		for _, p := range all[:n] {
 			m.block[p.x-m.low] = id
 		}
-		m.bytes = append(m.bytes, end-all[0].off)
+		m.ids, m.samples = append(m.ids, id), append(m.samples, n)
 		all = all[n:]
 	}
-	m.each = max(snap.live/len(m.bytes), 1)
-	slices.SortFunc(m.bytes, func(a, b int64) int { return cmp.Compare(b, a) })
 	return m
 }
 
+// oneRange is the block with the first of some samples, and how many of them it has.
+func oneRange(all []placed, size int64) (blockRow, int) {
+	n, end := 1, all[0].end
+	for n < len(all) && all[n].file == all[0].file && all[n].off-end <= blockGap &&
+		max(end, all[n].end)-all[0].off <= size {
+		end = max(end, all[n].end)
+		n++
+	}
+	return blockRow{file: all[0].file, from: all[0].off, to: end, first: all[0].x}, n
+}
+
+// somePieces is oneRange for a file that is decoded in pieces: the piece of the first sample, and those that follow it
+// while all of them have at most size bytes. touch has a sample of each.
+func somePieces(all []placed, pieces []packed.Block, size int64) (
+	b blockRow, n int, bytes int64, touch []ident.ObjectID,
+) {
+	b = blockRow{file: all[0].file, to: math.MaxInt64, decoded: true, first: all[0].x}
+	for n < len(all) && all[n].file == b.file {
+		at := max(sort.Search(len(pieces), func(i int) bool { return pieces[i].First > all[n].off })-1, 0)
+		end, has, k := int64(math.MaxInt64), int64(0), n
+		if at+1 < len(pieces) {
+			end = pieces[at+1].First
+		}
+		for k < len(all) && all[k].file == b.file && (all[k].off < end || k == n) {
+			has += all[k].end - all[k].off + perRecord
+			k++
+		}
+		if pieces[at].Bytes > 0 {
+			has = pieces[at].Bytes
+		}
+		if n > 0 && bytes+has > size {
+			b.to = pieces[at].First
+			break
+		}
+		if n == 0 {
+			b.from = min(pieces[at].First, all[0].off)
+		}
+		bytes, touch, n = bytes+has, append(touch, all[n].x), k
+	}
+	return b, n, bytes, touch
+}
+
 // number is that of a block.
-func (l *layouts) number(r blockRow) uint32 {
-	id, ok := l.ids[r]
+func (l *layouts) number(b block) uint32 {
+	id, ok := l.ids[b.blockRow]
 	if !ok {
 		id = uint32(len(l.all))
-		l.ids[r] = id
-		l.all = append(l.all, r)
+		l.ids[b.blockRow] = id
+		l.all = append(l.all, b)
 	}
 	return id
 }
 
 // row is the block of a number.
-func (l *layouts) row(id uint32) (blockRow, bool) {
+func (l *layouts) row(id uint32) (block, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if int64(id) >= int64(len(l.all)) {
-		return blockRow{}, false
+		return block{}, false
 	}
 	return l.all[id], true
+}
+
+// learn notes how many bytes a block had in memory.
+func (l *layouts) learn(id uint32, bytes int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all[id].bytes = bytes
 }
 
 // fileOf is the packed file that an object lies in.

@@ -40,6 +40,7 @@ type Catalog struct {
 	cfg     CatalogConfig
 	log     *slog.Logger
 	sys     system
+	looks   atomic.Uint64 // of Away, which looks at other files each time
 	limit   *limiter
 	objects objectTable
 	probes  probeCache

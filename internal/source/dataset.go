@@ -2,10 +2,13 @@ package source
 
 import (
 	"context"
+	"os"
+	"strings"
 	"sync/atomic"
 
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/source/packed"
 	"larder/internal/source/subset"
 )
 
@@ -36,6 +39,24 @@ func (d *Dataset) URI() string { return printable(d.uri) }
 
 // Root is the absolute folder, in the bytes of the file system.
 func (d *Dataset) Root() string { return d.rs.root }
+
+// Includes reports whether files that are made in a folder may become samples: whether the uri names it or a folder
+// above it, and not files alone. A folder in a store is written as Root writes it.
+func (d *Dataset) Includes(dir string) bool {
+	below := func(root string) bool { return strings.HasPrefix(dir+"/", strings.TrimSuffix(root, "/")+"/") }
+	if d.rs.format == nil || d.rs.address.Place != "" {
+		return below(d.rs.root)
+	}
+	for part := range strings.SplitSeq(d.rs.address.Path, "::") {
+		if info, err := os.Stat(part); err == nil && !info.IsDir() {
+			continue
+		}
+		if below(packed.Root(packed.Address{Scheme: d.rs.address.Scheme, Path: part})) {
+			return true
+		}
+	}
+	return false
+}
 
 // Classes are the class names in label order. The caller must not change them.
 func (d *Dataset) Classes() []string { return d.snap.Load().shown }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/source/packed"
+	"larder/internal/spool"
 )
 
 // heldBlocks are the blocks that jobs hold in memory. A block is read once, in one piece; the reads of its samples copy
@@ -21,7 +23,7 @@ type heldBlocks struct {
 	mu   sync.Mutex   // guards what follows
 	byID map[uint32]*heldBlock
 	file map[fileKey][]*heldBlock
-	used int64 // bytes
+	used atomic.Int64 // bytes
 
 	reads  sync.WaitGroup
 	ctx    context.Context //nolint:containedctx // of all reads; ends with the catalogue
@@ -41,23 +43,60 @@ const (
 	heldFailed // its samples are read one by one, and say what is wrong
 )
 
-// heldBlock is a block in memory. refs and users and phase are guarded by heldBlocks.mu; data is written before ready
-// is closed, and unmapped when nobody can come to it any more.
+// heldBlock is a block in memory. holders, users and phase are guarded by heldBlocks.mu; data and records are written
+// before ready is closed, and unmapped when nobody can come to them any more.
 type heldBlock struct {
-	blockRow
-	id    uint32
-	refs  int // jobs that hold it
-	users int // reads that copy from it, or wait for it
-	phase heldPhase
-	ready chan struct{}
-	data  []byte
-	done  func(bytes int64)
+	block
+
+	id      uint32
+	room    Room
+	holders []Holder // the first began to hold it first
+	users   int      // reads that copy from it, or wait for it
+	phase   heldPhase
+	ready   chan struct{}
+	data    []byte       // of a range of bytes
+	records *heldRecords // of pieces that are decoded
 }
 
-// HoldBlock has a block read and kept in memory, until as many calls of DropBlock. It does not wait. done is called
-// when the bytes were read from storage; it may be called by another goroutine, at most once for each time the block
-// comes into memory. Where a disk tier may have the samples, the block is read when one is asked for that it has not.
-func (c *Catalog) HoldBlock(id uint32, done func(bytes int64)) {
+// Room is the memory for blocks. It is safe for concurrent use.
+type Room interface {
+	// Take takes n bytes, which Give gives back. An error says that they are not there.
+	Take(n int64) error
+	Give(n int64)
+}
+
+// countedRoom counts what is taken of a Room.
+type countedRoom struct {
+	Room
+	used *atomic.Int64
+}
+
+func (r countedRoom) Take(n int64) error {
+	err := r.Room.Take(n)
+	if err == nil {
+		r.used.Add(n)
+	}
+	return err
+}
+
+func (r countedRoom) Give(n int64) {
+	r.used.Add(-n)
+	r.Room.Give(n)
+}
+
+// Holder is who holds a block.
+type Holder struct {
+	ID ident.JobID
+	// Read is called when the block has come into memory for this holder, with the bytes that were read from storage,
+	// or with the error of Room. It is called by another goroutine, at most once for each time a block comes, and also
+	// when the holder has dropped the block meanwhile. nil = nobody is told.
+	Read func(bytes int64, err error)
+}
+
+// HoldBlock has a block read and kept in memory, until the holder calls DropBlock. It does not wait. The read is that
+// of the holder for whom it begins. Where a disk tier may have the samples, a range of bytes is read when a sample is
+// asked for that it has not. A block for which there is no room is not there: its samples are read one by one.
+func (c *Catalog) HoldBlock(id uint32, room Room, by Holder) {
 	row, ok := c.layouts.row(id)
 	if !ok {
 		return
@@ -74,13 +113,16 @@ func (c *Catalog) HoldBlock(id uint32, done func(bytes int64)) {
 			h.byID, h.file = map[uint32]*heldBlock{}, map[fileKey][]*heldBlock{}
 			h.ctx, h.cancel = context.WithCancel(context.Background())
 		}
-		b = &heldBlock{blockRow: row, id: id, ready: make(chan struct{}), done: done}
+		b = &heldBlock{block: row, id: id, room: countedRoom{room, &h.used}, ready: make(chan struct{})}
+		if row.decoded {
+			b.records = &heldRecords{room: b.room, pieces: map[string]*piece{}}
+		}
 		h.byID[id] = b
 		h.file[row.file] = append(h.file[row.file], b)
 		h.any.Add(1)
 	}
-	b.refs++
-	if b.phase == heldWaiting && !c.keepsSamples(row) {
+	b.holders = append(b.holders, by)
+	if b.phase == heldWaiting && (row.decoded || !c.keepsSamples(row.blockRow)) {
 		c.fetch(b)
 	}
 }
@@ -90,8 +132,8 @@ func (c *Catalog) keepsSamples(row blockRow) bool {
 	return c.cfg.Kept != nil && isStored(c.rootAt(row.file.root).root)
 }
 
-// DropBlock ends what one HoldBlock began.
-func (c *Catalog) DropBlock(id uint32) {
+// DropBlock ends what HoldBlock began for a holder.
+func (c *Catalog) DropBlock(id uint32, by ident.JobID) {
 	h := &c.held
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +141,11 @@ func (c *Catalog) DropBlock(id uint32) {
 	if b == nil {
 		return
 	}
-	if b.refs--; b.refs > 0 {
+	i := slices.IndexFunc(b.holders, func(x Holder) bool { return x.ID == by })
+	if i < 0 {
+		return
+	}
+	if b.holders = slices.Delete(b.holders, i, i+1); len(b.holders) > 0 {
 		return
 	}
 	delete(h.byID, id)
@@ -113,37 +159,52 @@ func (c *Catalog) DropBlock(id uint32) {
 
 // free gives the memory back when nobody can come to it; h.mu is held.
 func (h *heldBlocks) free(b *heldBlock) {
-	if b.refs > 0 || b.users > 0 || b.phase == heldReading || b.data == nil {
+	if len(b.holders) > 0 || b.users > 0 || b.phase == heldReading {
 		return
 	}
-	h.used -= int64(len(b.data))
+	if b.records != nil {
+		b.records.free()
+	}
+	if b.data == nil {
+		return
+	}
+	n := int64(len(b.data))
 	_ = unix.Munmap(b.data) // it was mapped, so nothing can be wrong with it
 	b.data = nil
+	b.room.Give(n)
 }
 
-// fetch begins to read a block; h.mu is held.
+// fetch begins to read a block for its first holder; h.mu is held.
 func (c *Catalog) fetch(b *heldBlock) {
 	h := &c.held
 	b.phase = heldReading
+	by := b.holders[0]
 	h.reads.Go(func() {
-		data, err := c.readBlock(h.ctx, b.blockRow)
+		var data []byte
+		var bytes int64
+		var err error
+		if b.decoded {
+			bytes, err = c.decodeBlock(h.ctx, b)
+		} else {
+			data, err = c.readBlock(h.ctx, b.blockRow, b.room)
+			bytes = int64(len(data))
+		}
 		h.mu.Lock()
 		b.data, b.phase = data, heldThere
-		h.used += int64(len(data))
 		if err != nil {
 			b.phase = heldFailed
 		}
 		h.free(b)
 		h.mu.Unlock()
 		close(b.ready)
-		if err == nil && b.done != nil {
-			b.done(b.to - b.from)
+		if by.Read != nil && (errors.Is(err, spool.ErrFull) || err == nil && bytes > 0) {
+			by.Read(bytes, err)
 		}
 	})
 }
 
-// readBlock reads a block into memory of its own.
-func (c *Catalog) readBlock(ctx context.Context, b blockRow) ([]byte, error) {
+// readBlock reads a block into memory of its own, for which there must be room.
+func (c *Catalog) readBlock(ctx context.Context, b blockRow, room Room) ([]byte, error) {
 	n := b.to - b.from
 	row, ok := c.objects.get(b.first)
 	if !ok || n <= 0 || n > c.cfg.MaxObject {
@@ -152,9 +213,9 @@ func (c *Catalog) readBlock(ctx context.Context, b blockRow) ([]byte, error) {
 	if err := c.limit.wait(ctx, n); err != nil {
 		return nil, err
 	}
-	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	data, err := mapFor(n, room)
 	if err != nil {
-		return nil, fmt.Errorf("memory for a block of %d bytes: %w", n, err)
+		return nil, err
 	}
 	if isStored(c.rootAt(row.root).root) {
 		err = c.readStored(ctx, b.first, row, b.from-row.off, data)
@@ -167,13 +228,27 @@ func (c *Catalog) readBlock(ctx context.Context, b blockRow) ([]byte, error) {
 		})
 	}
 	if err != nil {
-		_ = unix.Munmap(data) // as above
+		_ = unix.Munmap(data) // as in free
+		room.Give(n)
 		return nil, err
 	}
 	return data, nil
 }
 
-// take finds the held block with bytes off to off+n of a file, and has it stay until give; nil = none has them.
+// mapFor maps n bytes of memory. spool.ErrFull: there is no room for them.
+func mapFor(n int64, room Room) ([]byte, error) {
+	if err := room.Take(n); err != nil {
+		return nil, fmt.Errorf("%w: %w", spool.ErrFull, err)
+	}
+	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		room.Give(n)
+		return nil, fmt.Errorf("memory for a block of %d bytes: %w", n, err)
+	}
+	return data, nil
+}
+
+// take finds the held block with bytes off to off+n of a file, and has it stay until leave; nil = none has them.
 func (c *Catalog) take(file fileKey, off, n int64) *heldBlock {
 	h := &c.held
 	if h.any.Load() == 0 {
@@ -192,6 +267,15 @@ func (c *Catalog) take(file fileKey, off, n int64) *heldBlock {
 	return b
 }
 
+// leave ends what take began.
+func (c *Catalog) leave(b *heldBlock) {
+	h := &c.held
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b.users--
+	h.free(b)
+}
+
 // copyHeld fills buf with the bytes of a file from off on, from the block that holds them. It waits while that is being
 // read. False = they are to be read from storage.
 func (c *Catalog) copyHeld(ctx context.Context, file fileKey, off int64, buf []byte) bool {
@@ -199,21 +283,16 @@ func (c *Catalog) copyHeld(ctx context.Context, file fileKey, off int64, buf []b
 	if b == nil {
 		return false
 	}
-	filled := false
+	defer c.leave(b)
 	select {
 	case <-b.ready:
 		if b.data != nil { // users keeps it
 			copy(buf, b.data[off-b.from:])
-			filled = true
+			return true
 		}
 	case <-ctx.Done():
 	}
-	h := &c.held
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	b.users--
-	h.free(b)
-	return filled
+	return false
 }
 
 // InBlock reports whether a block that is held has the object, so that it is not read by itself, and whether its bytes
@@ -235,10 +314,10 @@ func (c *Catalog) InBlock(x ident.ObjectID) (held, there bool) {
 	return false, false
 }
 
-// find is the block with bytes off to off+n of a file; h.mu is held.
+// find is the block with bytes off to off+n of a file, or with the sample at off of one that is decoded; h.mu is held.
 func (h *heldBlocks) find(file fileKey, off, n int64) *heldBlock {
 	for _, b := range h.file[file] {
-		if b.from <= off && off+n <= b.to && b.phase != heldFailed {
+		if b.from <= off && (b.decoded && off < b.to || !b.decoded && off+n <= b.to) && b.phase != heldFailed {
 			return b
 		}
 	}

@@ -316,6 +316,9 @@ func (s *snapshot) readSamples(r *indexReader, dev func() uint64) []fileMeta {
 	var dir int64
 	var last fileMeta
 	for i := range n {
+		if i == 1024 { // as much room as the rest needs, if its names are as long
+			names.Grow(min(maxNames, (names.Len()/i+1)*(n-i)))
+		}
 		dir += r.varint()
 		if dir < 0 || dir >= int64(len(s.dirs)) || s.dirs[dir].rel == "" {
 			r.fail("sample %d is in no class folder", i)

@@ -9,10 +9,28 @@ import (
 
 // Kept is what keeps stored bytes of objects that lie behind a network: the disk tier. It may lose any of them.
 type Kept interface {
-	// Get fills buf with the bytes of a key, and reports whether it could. group is the uri of the dataset.
-	Get(group string, k disk.Key, buf []byte) bool
+	// Get fills buf with the bytes of a key, and reports whether it could. whom.Group is the uri of the dataset.
+	Get(whom disk.Whom, k disk.Key, buf []byte) bool
 	// Put offers bytes that were read. It copies them and does not wait.
-	Put(group string, k disk.Key, b []byte)
+	Put(whom disk.Whom, k disk.Key, b []byte)
+}
+
+// readers is the key of what ForReaders says.
+type readers struct{}
+
+// ForReaders says in a context for how many live jobs a sample is read with it: those whose subset has it. It decides
+// what the disk tier keeps. 0 = not known.
+func ForReaders(ctx context.Context, n int) context.Context {
+	if n <= 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, readers{}, n)
+}
+
+// whom is for whom bytes of a root are read.
+func (rs *rootState) whom(ctx context.Context) disk.Whom {
+	n, _ := ctx.Value(readers{}).(int)
+	return disk.Whom{Group: rs.uri, Jobs: n}
 }
 
 // readWhole fills buf with an object that lies in a store, from the disk tier where that has it. What is read from the
@@ -25,7 +43,7 @@ func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, b
 	if c.cfg.Kept != nil {
 		key = disk.Key{Place: c.placeName(rs), Object: rs.path(row.sample), Version: uint64(row.mtime), Off: row.off,
 			Size: row.size}
-		if c.cfg.Kept.Get(rs.uri, key, buf) {
+		if c.cfg.Kept.Get(rs.whom(ctx), key, buf) {
 			return nil
 		}
 	}
@@ -38,7 +56,7 @@ func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, b
 		}
 	}
 	if c.cfg.Kept != nil {
-		c.cfg.Kept.Put(rs.uri, key, buf)
+		c.cfg.Kept.Put(rs.whom(ctx), key, buf)
 	}
 	return nil
 }

@@ -65,3 +65,33 @@ func TestKept(t *testing.T) {
 		t.Errorf("one changed object: %d requests in all, want 21", n)
 	}
 }
+
+// asked is a disk tier that holds nothing, and remembers for whom it was asked.
+type asked struct{ whom []disk.Whom }
+
+func (a *asked) Get(whom disk.Whom, _ disk.Key, _ []byte) bool {
+	a.whom = append(a.whom, whom)
+	return false
+}
+
+func (a *asked) Put(whom disk.Whom, _ disk.Key, _ []byte) { a.whom = append(a.whom, whom) }
+
+// TestReadsSayForWhom: the disk tier learns the dataset, and how many jobs want a sample.
+func TestReadsSayForWhom(t *testing.T) {
+	b := newBucket(t)
+	b.put(t, "train/c/1.png", "content")
+	a := &asked{}
+	c, err := OpenCatalog(CatalogConfig{Stores: b.stores, Kept: a})
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	d, err := c.Add(t.Context(), "", "imagefolder:s3://data/train")
+	must(t, err)
+	for _, n := range []int{3, 0} {
+		a.whom = nil
+		_, err = c.Read(ForReaders(t.Context(), n), d.Object(0), nil)
+		must(t, err)
+		if want := (disk.Whom{Group: d.URI(), Jobs: n}); len(a.whom) != 2 || a.whom[0] != want || a.whom[1] != want {
+			t.Errorf("%d jobs: the disk tier was asked for %+v, want %+v twice", n, a.whom, want)
+		}
+	}
+}

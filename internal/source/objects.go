@@ -42,13 +42,15 @@ func (o *object) hash() uint64 {
 	return xrand.Hash(o.ino, uint64(o.mtime), uint64(o.off), uint64(o.size), uint64(o.dev)<<32|uint64(o.ordinal))
 }
 
-// objectTable gives identities dense ids, append-only: an identity never changes. slots is an open hash table of id+1
-// with linear probing, at most 3/4 full; a Go map with these keys would need twice the memory of the rows themselves.
+// objectTable gives identities dense ids, append-only: an identity never changes. slots and tags are an open hash table
+// of ids with linear probing, at most 3/4 full; a Go map with these keys would need twice the memory of the rows
+// themselves. A search reads a row, which no cache has, only where the tag fits.
 //
 // Those who read never wait for the table to grow, which takes seconds at 2^26 rows: it grows under making alone.
 type objectTable struct {
 	making sync.Mutex // of those who make ids: taken before mu, and held over all of room and internLocked
 	slots  []uint32   // guarded by making
+	tags   []uint8    // of each slot: tagOf what it holds; 0 = nothing. Guarded by making
 
 	mu   sync.RWMutex // guards what follows; written with making held, too
 	devs []uint64
@@ -82,29 +84,47 @@ func (t *objectTable) meta(id ident.ObjectID) (fileMeta, bool) {
 	return fileMeta{dev: t.devs[o.dev], ino: o.ino, size: o.size, mtime: o.mtime, off: o.off}, true
 }
 
-// internLocked returns the id of a file and occurrence; a new one is remembered as named by (root, sample).
+// objectOf is the row of a file and occurrence that is named by (root, sample).
 // REQUIRES: making and mu are held.
-func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample ident.SampleID) ident.ObjectID {
+func (t *objectTable) objectOf(f *fileMeta, ordinal, root uint32, sample ident.SampleID) object {
 	dev := slices.Index(t.devs, f.dev) // a machine has few devices
 	if dev < 0 {
 		dev = len(t.devs)
 		t.devs = append(t.devs, f.dev)
 	}
-	o := object{ino: f.ino, mtime: f.mtime, off: f.off, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root,
+	return object{ino: f.ino, mtime: f.mtime, off: f.off, size: f.size, dev: uint32(dev), ordinal: ordinal, root: root,
 		sample: sample}
+}
+
+// internLocked returns the id of a file and occurrence; a new one is remembered as named by (root, sample).
+// REQUIRES: making and mu are held.
+func (t *objectTable) internLocked(f fileMeta, ordinal, root uint32, sample ident.SampleID) ident.ObjectID {
+	o := t.objectOf(&f, ordinal, root, sample)
+	return t.addLocked(&o, o.hash())
+}
+
+// addLocked returns the id of a row with the hash h; a new row is added.
+// REQUIRES: making and mu are held.
+func (t *objectTable) addLocked(o *object, h uint64) ident.ObjectID {
 	t.roomToFind(1) // nothing to do after room
-	mask := uint64(len(t.slots) - 1)
-	for i := o.hash() & mask; ; i = (i + 1) & mask {
-		switch s := t.slots[i]; {
-		case s == 0:
-			t.rows = append(t.rows, o)
-			t.slots[i] = uint32(len(t.rows))
-			return ident.ObjectID(len(t.rows) - 1)
-		case t.rows[s-1].same(&o):
-			return ident.ObjectID(s - 1)
+	tag, mask := tagOf(h), uint64(len(t.slots)-1)
+	for i := h & mask; ; i = (i + 1) & mask {
+		switch t.tags[i] {
+		case 0:
+			id := uint32(len(t.rows))
+			t.rows = append(t.rows, *o)
+			t.slots[i], t.tags[i] = id, tag
+			return ident.ObjectID(id)
+		case tag:
+			if id := t.slots[i]; t.rows[id].same(o) {
+				return ident.ObjectID(id)
+			}
 		}
 	}
 }
+
+// tagOf is a part of a hash that its place in the table does not follow from, and never 0.
+func tagOf(h uint64) uint8 { return uint8(h>>56) | 1 }
 
 // room makes room for n more rows, while others read.
 // REQUIRES: making is held, and mu is not.
@@ -127,14 +147,15 @@ func (t *objectTable) roomToFind(n int) {
 	if size == len(t.slots) {
 		return
 	}
-	t.slots = make([]uint32, size)
+	t.slots, t.tags = make([]uint32, size), make([]uint8, size)
 	mask := uint64(size - 1)
 	for id := range t.rows {
-		i := t.rows[id].hash() & mask
-		for t.slots[i] != 0 {
+		h := t.rows[id].hash()
+		i := h & mask
+		for t.tags[i] != 0 {
 			i = (i + 1) & mask
 		}
-		t.slots[i] = uint32(id + 1)
+		t.slots[i], t.tags[i] = uint32(id), tagOf(h)
 	}
 }
 

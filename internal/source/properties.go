@@ -240,11 +240,11 @@ func (r *propertyReader) same(d *dirRow) error {
 	if r.at != nil {
 		return nil
 	}
-	row := scanned{rel: d.rel}
-	if err := r.rs.statFile(&row, nil); err != nil {
+	now, err := r.rs.statFile(d.rel, nil)
+	if err != nil {
 		return err
 	}
-	if !d.is(row.st) {
+	if !d.is(now) {
 		return fmt.Errorf("%s changed since it was indexed; index it again", printable(d.rel))
 	}
 	return nil

@@ -288,15 +288,15 @@ func (c *Catalog) recordOf(
 	dir := snap.dirOf[s]
 	d := &snap.dirs[dir]
 	k := openKey{keyOfFile(rs.index, dir, d, row.mtime), snap.mark}
-	f, err := c.files.use(ctx, k, func(f *openFile) error {
-		return c.openRecords(ctx, rs, snap, d, f)
-	})
+	f, err := c.openOnce(ctx, rs, snap, k, d)
 	if err != nil {
 		c.noteChange(o, err)
 		return nil, err
 	}
 	at := packed.Sample{Key: snap.name(s), Off: row.off, Size: row.size}
-	b, err := f.rows.Record(ctx, buf[:0], at)
+	within, end := c.withHeld(ctx, k.fileKey, row.off)
+	b, err := f.rows.Record(within, buf[:0], at)
+	end()
 	same := f.same()
 	c.files.done(f, same != nil)
 	switch {
@@ -317,6 +317,13 @@ func (c *Catalog) recordOf(
 		return nil, tooLarge(printable(join(snap.root, d.rel)), int64(len(b)), c.cfg.MaxObject)
 	}
 	return b, nil
+}
+
+// openOnce opens a file of records, or returns it as it is open. The caller calls c.files.done with it.
+func (c *Catalog) openOnce(
+	ctx context.Context, rs *rootState, snap *snapshot, k openKey, d *dirRow,
+) (*openFile, error) {
+	return c.files.use(ctx, k, func(f *openFile) error { return c.openRecords(ctx, rs, snap, d, f) })
 }
 
 // ofPlace reports whether an error is about the place where files lie, not about what is in them.
@@ -395,8 +402,16 @@ func (c *Catalog) openIndexed(reads *openReads, rs *rootState, snap *snapshot, d
 	}
 	file := os.NewFile(uintptr(fd), path)
 	f.file, f.same = file, func() error { return c.unchanged(fd, fileState{d.size, f.key.mtime}) }
-	beside := func(path string) (packed.Other, error) { return openIndexedBeside(snap, path) }
-	return rs.address, packed.File{ReaderAt: file, Path: path, Size: d.size, Beside: beside, Spool: blocks}, nil
+	in := packed.File{ReaderAt: file, Path: path, Size: d.size, Spool: blocks}
+	in.Beside = func(path string) (packed.Other, error) { return openIndexedBeside(snap, path) }
+	if packed.Decoded(rs.format.Scheme(), d.rel) {
+		in.ReaderAt = countedFile{file}
+		in.Beside = func(path string) (packed.Other, error) {
+			o, err := openIndexedBeside(snap, path)
+			return countedOther{o, countedFile{o}}, err
+		}
+	}
+	return rs.address, in, nil
 }
 
 // openIndexedBeside opens a file of the file system that was indexed, and is as it was.

@@ -390,12 +390,18 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 		t.room(len(todo))
 		t.making.Unlock()
 	}
-	for part := range slices.Chunk(todo, 4096) { // short enough that readers of the table do not notice
+	const chunk = 4096 // short enough that readers of the table do not notice
+	rows, hashes := make([]object, min(chunk, len(todo))), make([]uint64, min(chunk, len(todo)))
+	for part := range slices.Chunk(todo, chunk) {
 		t.making.Lock()
 		t.room(len(part)) // each gets one new row at most
 		t.mu.Lock()
-		for _, id := range part {
-			first := t.internLocked(meta[id], 0, root, id)
+		for k, id := range part { // a loop of its own: a processor has several hashes under way at once then
+			rows[k] = t.objectOf(&meta[id], 0, root, id)
+			hashes[k] = rows[k].hash()
+		}
+		for k, id := range part {
+			first := t.addLocked(&rows[k], hashes[k])
 			o := first
 			for !used.Add(uint32(o)) {
 				next[first]++
@@ -406,6 +412,24 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 		t.mu.Unlock()
 		t.making.Unlock()
 	}
+	s.rev = s.reversed()
+}
+
+// inOneRun reports whether the objects follow each other as the samples do.
+func (s *snapshot) inOneRun() bool {
+	for i, o := range s.objs {
+		if o != s.objs[0]+ident.ObjectID(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// reversed maps the objects of a version back to its samples.
+func (s *snapshot) reversed() reverse {
+	if n := len(s.objs); n > 0 && len(s.past) == 0 && s.live == n && s.inOneRun() { // as it is after a first walk
+		return reverse{{s.objs[0], 0, uint32(n)}}
+	}
 	all := make([]named, 0, len(s.objs)+len(s.past))
 	for i, o := range s.objs {
 		switch id := ident.SampleID(i); {
@@ -415,5 +439,5 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 			all = append(all, named{o, id, 1})
 		}
 	}
-	s.rev = makeReverse(append(all, s.past...))
+	return makeReverse(append(all, s.past...))
 }

@@ -406,6 +406,12 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
+	wrongQueries(t, c)
+}
+
+// wrongQueries asks a dataset of two samples for what it does not have.
+func wrongQueries(t *testing.T, c *Catalog) {
+	t.Helper()
 	d := add(t, c, "", tree(t, "a/1.jpg", "a/2.jpg"))
 	if _, err := d.Select("label > 0"); !errs.Is(err, errs.SubsetEmpty) ||
 		!strings.Contains(err.Error(), "none of the 2 samples") {

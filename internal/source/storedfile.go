@@ -66,6 +66,9 @@ func (f *storedFile) ReadAtContext(ctx context.Context, p []byte, off int64) (in
 	if err != nil {
 		return n, err
 	}
+	if err := countRead(ctx, n); err != nil {
+		return n, err
+	}
 	f.put(ctx, p, off)
 	return n, eof
 }
@@ -73,13 +76,13 @@ func (f *storedFile) ReadAtContext(ctx context.Context, p []byte, off int64) (in
 // get fills p with bytes of the file from the disk tier, and reports whether it could.
 func (f *storedFile) get(ctx context.Context, p []byte, off int64) bool {
 	kept := f.kept(ctx)
-	return kept != nil && kept.Get(f.rs.uri, f.key(off, len(p)), p)
+	return kept != nil && kept.Get(f.rs.whom(ctx), f.key(off, len(p)), p)
 }
 
 // put offers bytes of the file to the disk tier.
 func (f *storedFile) put(ctx context.Context, p []byte, off int64) {
 	if kept := f.kept(ctx); kept != nil {
-		kept.Put(f.rs.uri, f.key(off, len(p)), p)
+		kept.Put(f.rs.whom(ctx), f.key(off, len(p)), p)
 	}
 }
 

@@ -121,6 +121,8 @@ func recordSets(t *testing.T) map[string]map[string]string {
 		"lmdb:%s/data.mdb":                           {"data.mdb": data("data.mdb")},
 		"hf:%s/rows.arrow":                           {"rows.arrow": data("rows.arrow")},
 		"parquet:%s/p.parquet":                       {"p.parquet": parquetFile(t, 10)},
+		"tfrecord:%s/x.tfrecord":                     {"x.tfrecord": data("examples.tfrecord")},
+		"beton:%s/x.beton?fields=label,blob,x,a":     {"x.beton": data("five.beton")},
 	}
 }
 
@@ -282,7 +284,7 @@ func TestReadsOfRecordsInAStoreEndWithTheirContext(t *testing.T) {
 				wantCanceled(t, uri, ends)
 			}
 			b.before.Store(nil)
-			close(over)
+			close(over) // also after an error: the server waits for it
 			if when == 0 {
 				_, err := c.Read(t.Context(), d.Object(0), nil)
 				must(t, err)
@@ -302,7 +304,7 @@ func wantCanceled(t *testing.T, uri string, ends chan error) {
 			t.Errorf("%s: %v", uri, err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatalf("%s: a read goes on without its context", uri)
+		t.Errorf("%s: a read goes on without its context", uri)
 	}
 }
 

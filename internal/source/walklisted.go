@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/record"
@@ -37,7 +35,7 @@ type listedImage struct {
 func (rs *rootState) walkListed(
 	ctx context.Context, f packed.Listing, w *packedWalk, was merger,
 ) (*snapshot, []fileMeta, error) {
-	if err := rs.scanFiles(ctx, w.a, w.rows, &record.Schema{}); err != nil {
+	if err := rs.scanFiles(ctx, &scan{w.a, rs.format, &record.Schema{}}, w.rows); err != nil {
 		return nil, nil, err
 	}
 	images, err := rs.images(w)
@@ -121,7 +119,7 @@ func (rs *rootState) statImages(ctx context.Context, images []listedImage, at *s
 		some := images[i*statChunk : min(len(images), (i+1)*statChunk)]
 		for k := range some {
 			x := &some[k]
-			x.err = rs.statImage(x, at)
+			x.meta, x.err = rs.statFile(x.path, at)
 			if e := rs.storeError("index "+printable(rs.uri), x.err); e != nil {
 				return e
 			}
@@ -160,23 +158,6 @@ func (rs *rootState) statImages(ctx context.Context, images []listedImage, at *s
 	return errs.New(errs.DatasetUnread, printable(rs.uri),
 		"correct the list, whose paths are relative to its own folder; the daemon runs as "+whoami(), "index %s: %s%s",
 		printable(rs.uri), strings.Join(lines, "; "), more)
-}
-
-func (rs *rootState) statImage(x *listedImage, at *storePlace) error {
-	if at != nil {
-		in, err := at.info(rs.inPlace(x.path))
-		x.meta = storedMeta(at.st.Name(), in)
-		return err
-	}
-	var st unix.Stat_t
-	if err := statRetry(join(rs.root, x.path), &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return errors.New("it is not a regular file")
-	}
-	x.meta = fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}
-	return nil
 }
 
 // listed adds the images, in order. One that was there keeps its id while its label stays.

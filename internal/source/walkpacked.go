@@ -53,7 +53,7 @@ func (rs *rootState) walkPacked(
 	if err != nil {
 		return nil, nil, err
 	}
-	files, beside, err := rs.listFiles(a)
+	format, files, beside, err := rs.listFiles(a)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,29 +82,29 @@ func (rs *rootState) walkPacked(
 	if old != nil && !how.force && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
 	}
-	if err := rs.scanFiles(ctx, a, rows[:len(files)], &schema); err != nil {
+	if err := rs.scanFiles(ctx, &scan{a, format, &schema}, rows[:len(files)]); err != nil {
 		return nil, nil, err
 	}
 	return rs.mergePacked(a, merger{old: old, metaOf: meta, schema: schema, beside: rows[len(files):]}, rows)
 }
 
-// listFiles are the files of the address.
-func (rs *rootState) listFiles(a packed.Address) (files, beside []string, err error) {
-	files, beside, err = rs.format.Files(a)
+// listFiles are the files of the address, and the format that scans them.
+func (rs *rootState) listFiles(a packed.Address) (f packed.Format, files, beside []string, err error) {
+	f, files, beside, err = packed.Prepare(rs.format, a)
 	if err == nil {
-		return files, beside, nil
+		return f, files, beside, nil
 	}
 	if e := rs.storeError("list the files of "+printable(rs.uri), err); e != nil {
-		return nil, nil, e
+		return nil, nil, nil, e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return nil, nil, fmt.Errorf("index %s: %w", printable(rs.uri), err)
+		return nil, nil, nil, fmt.Errorf("index %s: %w", printable(rs.uri), err)
 	}
 	hint := packedHint[rs.format.Scheme()]
 	if errors.Is(err, fs.ErrPermission) {
 		hint = "the daemon runs as " + whoami() + "; make it readable for it"
 	}
-	return nil, nil, errs.New(errs.DatasetUnread, printable(rs.uri), hint, "list the files of %s", printable(rs.uri)).
+	return nil, nil, nil, errs.New(errs.DatasetUnread, printable(rs.uri), hint, "list the files of %s", printable(rs.uri)).
 		Because(err)
 }
 
@@ -112,7 +112,7 @@ func (rs *rootState) listFiles(a packed.Address) (files, beside []string, err er
 func (rs *rootState) statFiles(ctx context.Context, rows []scanned, at *storePlace) error {
 	missing := make([]error, len(rows))
 	err := inParallel(ctx, rs.scanners(), len(rows), func(i int) error {
-		missing[i] = rs.statFile(&rows[i], at)
+		rows[i].st, missing[i] = rs.statFile(rows[i].rel, at)
 		return rs.storeError("index "+printable(rs.uri), missing[i])
 	})
 	if _, ok := errors.AsType[*errs.Error](err); ok {
@@ -138,21 +138,20 @@ func (rs *rootState) statFiles(ctx context.Context, rows []scanned, at *storePla
 		"index %s: %s%s", printable(rs.uri), strings.Join(lines, "; "), more)
 }
 
-func (rs *rootState) statFile(row *scanned, at *storePlace) error {
+// statFile says what identifies a file of the root, in a store if at is not nil.
+func (rs *rootState) statFile(rel string, at *storePlace) (fileMeta, error) {
 	if at != nil {
-		in, err := at.info(rs.inPlace(row.rel))
-		row.st = storedMeta(at.st.Name(), in)
-		return err
+		in, err := at.info(rs.inPlace(rel))
+		return storedMeta(at.st.Name(), in), err
 	}
 	var st unix.Stat_t
-	if err := statRetry(join(rs.root, row.rel), &st); err != nil {
-		return err
+	if err := statRetry(join(rs.root, rel), &st); err != nil {
+		return fileMeta{}, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return errors.New("it is not a regular file")
+		return fileMeta{}, errors.New("it is not a regular file")
 	}
-	row.st = fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}
-	return nil
+	return fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}, nil
 }
 
 // markSame finds the files that are as they were. When one that others are read with changed, all are scanned.
@@ -182,18 +181,23 @@ func (d *dirRow) is(st fileMeta) bool {
 	return d.dev == st.dev && d.ino == st.ino && d.size == st.size && d.mtime == st.mtime
 }
 
+// scan is how the files of an address are scanned.
+type scan struct {
+	a      packed.Address
+	format packed.Format
+	schema *record.Schema // nil = samples are an image and a label
+}
+
 // scanFiles scans the files that are not the same.
-func (rs *rootState) scanFiles(
-	ctx context.Context, a packed.Address, rows []scanned, schema *record.Schema,
-) error {
-	if len(schema.Fields) == 0 {
-		schema = nil
+func (rs *rootState) scanFiles(ctx context.Context, how *scan, rows []scanned) error {
+	if len(how.schema.Fields) == 0 {
+		how.schema = nil
 	}
 	return inParallel(ctx, rs.scanners(), len(rows), func(i int) error {
 		if rows[i].same > 0 {
 			return nil
 		}
-		if err := rs.scanFile(ctx, a, &rows[i], schema); err != nil {
+		if err := rs.scanFile(ctx, how, &rows[i]); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("index %s: %w", printable(rs.uri), ctx.Err())
 			}
@@ -209,9 +213,8 @@ func (rs *rootState) scanFiles(
 	})
 }
 
-func (rs *rootState) scanFile(
-	ctx context.Context, a packed.Address, row *scanned, schema *record.Schema,
-) error {
+func (rs *rootState) scanFile(ctx context.Context, how *scan, row *scanned) error {
+	schema := how.schema
 	file, closer, err := rs.openFile(ctx, row.rel, row.st)
 	if err != nil {
 		return err
@@ -219,8 +222,8 @@ func (rs *rootState) scanFile(
 	defer closer.Close()
 	file.Schema = schema
 	_, listing := rs.format.(packed.Listing)
-	elsewhere := listing || packed.InBlocks(a.Scheme, row.rel) // its samples do not lie in it as they are
-	row.found, err = rs.format.Scan(ctx, a, file, func(s packed.Sample) error {
+	elsewhere := listing || packed.InBlocks(how.a.Scheme, row.rel) // its samples do not lie in it as they are
+	row.found, err = how.format.Scan(ctx, how.a, file, func(s packed.Sample) error {
 		switch {
 		case (schema != nil || elsewhere) && (s.Off < 0 || s.Size < 1): // they are for the format alone
 			return fmt.Errorf("sample %q has the place %d and %d bytes", s.Key, s.Off, s.Size)
@@ -237,11 +240,10 @@ func (rs *rootState) scanFile(
 	if err != nil {
 		return err
 	}
-	if a.At != nil { // every read was of the version that it had
+	if how.a.At != nil { // every read was of the version that it had
 		return nil
 	}
-	now := scanned{rel: row.rel}
-	if err := rs.statFile(&now, nil); err != nil || now.st != row.st {
+	if now, err := rs.statFile(row.rel, nil); err != nil || now != row.st {
 		return errors.New("it changed while it was scanned")
 	}
 	return nil
@@ -329,11 +331,11 @@ func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, err
 	var changed atomic.Bool
 	err = inParallel(ctx, rs.scanners(), len(files), func(i int) error {
 		d := was[files[i]]
-		row := scanned{}
-		if d != nil {
-			row.rel = d.rel
+		if d == nil {
+			changed.Store(true)
+			return nil
 		}
-		if d == nil || rs.statFile(&row, nil) != nil || !d.is(row.st) {
+		if now, err := rs.statFile(d.rel, nil); err != nil || !d.is(now) {
 			changed.Store(true)
 		}
 		return nil

@@ -45,6 +45,19 @@ type Reader interface {
 	Close() error
 }
 
+// Filler is a Writer that gives the memory of a record, to be filled in place.
+type Filler interface {
+	Writer
+	Fill(n int) ([]byte, error)
+}
+
+// Viewer is a Reader whose records lie in memory.
+type Viewer interface {
+	Reader
+	// View is the i-th record, until Close. It must not be changed.
+	View(i int) ([]byte, error)
+}
+
 // CheckKey says what is wrong with a key.
 func CheckKey(key string) error {
 	if key == "" || len(key) > MaxKey {
@@ -72,5 +85,19 @@ func For(s Spool, group string) Spool {
 	if g, ok := s.(Grouped); ok {
 		return g.For(group)
 	}
+	return s
+}
+
+type heldIn struct{}
+
+// WithHeld returns a context for reads whose blocks s holds in memory: who reads asks s before any other spool. ErrFull
+// of s says that another one is to be asked.
+func WithHeld(ctx context.Context, s Spool) context.Context {
+	return context.WithValue(ctx, heldIn{}, s)
+}
+
+// HeldIn is the Spool of WithHeld; nil = there is none.
+func HeldIn(ctx context.Context) Spool {
+	s, _ := ctx.Value(heldIn{}).(Spool)
 	return s
 }

@@ -33,19 +33,20 @@ const azureAccount = "devstoreaccount1"
 // azureKey is a key of the test's own.
 var azureKey = base64.StdEncoding.EncodeToString([]byte("a key of 32 bytes, for tests ..."))
 
-// azureTwin answers the four requests of Azure that are used: lists flat and by folder, properties, ranges. Pages have
-// two entries.
+// azureTwin answers the requests of Azure that are used: lists flat and by folder, properties, ranges, and those that
+// write (azurewrite_test.go). Pages have two entries.
 type azureTwin struct {
 	*httptest.Server
 	mu    sync.Mutex
 	blobs map[string]string
+	wait  map[string]string                                 // pieces by the name of their object and their own
 	fault func(w http.ResponseWriter, r *http.Request) bool // answers itself
 	seen  []string
 }
 
 func newAzure(t *testing.T) *azureTwin {
 	t.Helper()
-	a := &azureTwin{blobs: map[string]string{}}
+	a := &azureTwin{blobs: map[string]string{}, wait: map[string]string{}}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(a.Close)
 	return a
@@ -63,9 +64,18 @@ func (a *azureTwin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.list(w, q.Get("prefix"), q.Get("delimiter"), q.Get("marker"))
 		return
 	}
+	if ok && r.Method == http.MethodPut {
+		a.write(w, r, key)
+		return
+	}
 	body, there := a.blobs[key]
 	if !ok || !there {
 		azureError(w, http.StatusNotFound, "BlobNotFound")
+		return
+	}
+	if r.Method == http.MethodDelete {
+		delete(a.blobs, key)
+		w.WriteHeader(http.StatusAccepted)
 		return
 	}
 	etag := fmt.Sprintf(`"0x%X"`, version(body, 0, time.Time{}))

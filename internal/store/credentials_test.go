@@ -16,70 +16,57 @@ import (
 func TestS3CredentialsFrom(t *testing.T) {
 	srv := newS3(t)
 	srv.put(t, "k", content(10))
-	signedBy := func(t *testing.T, set Settings) string {
-		t.Helper()
-		s, _ := openS3(t, set)
-		srv.faulty(nil)
-		if _, err := s.Stat(t.Context(), "k"); err != nil {
-			t.Fatal(err)
-		}
-		got := srv.requests()[0].Header
-		id, _, _ := strings.Cut(strings.TrimPrefix(got.Get("Authorization"), "AWS4-HMAC-SHA256 Credential="), "/")
-		return id + got.Get("X-Amz-Security-Token")
-	}
-	write := func(t *testing.T, variable, text string) {
-		t.Helper()
-		if err := os.WriteFile(os.Getenv(variable), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const file = "[default]\naws_access_key_id = OFDEFAULT\naws_secret_access_key = x\n" +
-		"[other]\naws_access_key_id = OFOTHER\naws_secret_access_key = x\naws_session_token = +TOKEN\n"
 	t.Run("environment before files", func(t *testing.T) {
 		withKeys(t)
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", file)
-		if got := signedBy(t, quickly(srv.URL)); got != testKey {
+		writeTo(t, "AWS_SHARED_CREDENTIALS_FILE", credentialsFile)
+		if got := signedBy(t, srv, quickly(srv.URL)); got != testKey {
 			t.Errorf("signed by %q", got)
 		}
 		set := quickly(srv.URL)
 		set.Profile = "other" // configured: alone
-		if got := signedBy(t, set); got != "OFOTHER+TOKEN" {
+		if got := signedBy(t, srv, set); got != "OFOTHER+TOKEN" {
 			t.Errorf("signed by %q", got)
 		}
 	})
 	t.Run("files", func(t *testing.T) {
 		noKeys(t)
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", file)
-		if got := signedBy(t, quickly(srv.URL)); got != "OFDEFAULT" {
+		writeTo(t, "AWS_SHARED_CREDENTIALS_FILE", credentialsFile)
+		if got := signedBy(t, srv, quickly(srv.URL)); got != "OFDEFAULT" {
 			t.Errorf("signed by %q", got)
 		}
 		t.Setenv("AWS_PROFILE", "other")
-		if got := signedBy(t, quickly(srv.URL)); got != "OFOTHER+TOKEN" {
+		if got := signedBy(t, srv, quickly(srv.URL)); got != "OFOTHER+TOKEN" {
 			t.Errorf("signed by %q", got)
 		}
 	})
 	t.Run("endpoint and region of the profile and the environment", func(t *testing.T) {
 		withKeys(t)
-		write(t, "AWS_CONFIG_FILE", "[default]\nregion = eu-south-7\nendpoint_url = "+srv.URL+"\n")
+		writeTo(t, "AWS_CONFIG_FILE", "[default]\nregion = eu-south-7\nendpoint_url = "+srv.URL+"\n")
 		set := quickly("")
 		set.Region = ""
-		_ = signedBy(t, set)
+		_ = signedBy(t, srv, set)
 		if got := srv.requests()[0].Header.Get("Authorization"); !strings.Contains(got, "/eu-south-7/s3/") {
 			t.Errorf("signed as %q", got)
 		}
-		write(t, "AWS_CONFIG_FILE", "")
+		writeTo(t, "AWS_CONFIG_FILE", "")
 		t.Setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
 		t.Setenv("AWS_ENDPOINT_URL_S3", srv.URL)
-		_ = signedBy(t, set)
+		_ = signedBy(t, srv, set)
 	})
 	t.Run("anonymous", func(t *testing.T) {
 		withKeys(t)
 		set := quickly(srv.URL)
 		set.Anonymous = true
-		if got := signedBy(t, set); got != "" {
+		if got := signedBy(t, srv, set); got != "" {
 			t.Errorf("signed by %q", got)
 		}
 	})
+	credentialsThatFail(t, srv)
+}
+
+// credentialsThatFail tries no credentials, and ones that expire.
+func credentialsThatFail(t *testing.T, srv *s3Server) {
+	t.Helper()
 	t.Run("none", func(t *testing.T) {
 		noKeys(t)
 		s, _ := openS3(t, quickly(srv.URL))
@@ -95,7 +82,7 @@ func TestS3CredentialsFrom(t *testing.T) {
 	})
 	t.Run("files are read again when they have expired", func(t *testing.T) {
 		noKeys(t)
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", file)
+		writeTo(t, "AWS_SHARED_CREDENTIALS_FILE", credentialsFile)
 		s, _ := openS3(t, quickly(srv.URL))
 		srv.faulty(func(_ int, w http.ResponseWriter, r *http.Request, next http.Handler) {
 			if strings.Contains(r.Header.Get("Authorization"), "OFDEFAULT") {
@@ -104,11 +91,36 @@ func TestS3CredentialsFrom(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		})
-		write(t, "AWS_SHARED_CREDENTIALS_FILE", strings.Replace(file, "OFDEFAULT", "OFDEFAULS", 1))
+		writeTo(t, "AWS_SHARED_CREDENTIALS_FILE", strings.Replace(credentialsFile, "OFDEFAULT", "OFDEFAULS", 1))
 		if _, err := s.Stat(t.Context(), "k"); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// credentialsFile is one of AWS's command line.
+const credentialsFile = "[default]\naws_access_key_id = OFDEFAULT\naws_secret_access_key = x\n" +
+	"[other]\naws_access_key_id = OFOTHER\naws_secret_access_key = x\naws_session_token = +TOKEN\n"
+
+// signedBy is who signs a request, and the token that comes with it.
+func signedBy(t *testing.T, srv *s3Server, set Settings) string {
+	t.Helper()
+	s, _ := openS3(t, set)
+	srv.faulty(nil)
+	if _, err := s.Stat(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	got := srv.requests()[0].Header
+	id, _, _ := strings.Cut(strings.TrimPrefix(got.Get("Authorization"), "AWS4-HMAC-SHA256 Credential="), "/")
+	return id + got.Get("X-Amz-Security-Token")
+}
+
+// writeTo writes the file that a variable names.
+func writeTo(t *testing.T, variable, text string) {
+	t.Helper()
+	if err := os.WriteFile(os.Getenv(variable), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The metadata service of a machine is asked last, and not where that is switched off.

@@ -1,5 +1,5 @@
 // Package store reads ranges of objects from where they are kept: files, S3 and what speaks like it, Azure, web
-// servers.
+// servers. It also writes objects whole, to those of them that take any (write.go).
 //
 // A Store lists objects and reads parts of them, and knows nothing else: no format, no sample, no cache, no job. What
 // lies in an object is for internal/source. Stores hands out one Store for each place, and counts what they cost.

@@ -136,95 +136,105 @@ func TestFilesThatChange(t *testing.T) {
 	}
 }
 
-func TestWebServers(t *testing.T) {
-	body := content(30_000)
-	at := time.Unix(1_600_000_000, 0)
-	etag, redirected := `"v1"`, ""
-	var seen []string
-	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen = append(seen, r.Method+" "+r.RequestURI)
-		switch r.URL.Path {
-		case "/sub dir/ü.bin":
-			w.Header().Set("ETag", etag)
-			http.ServeContent(w, r, "", at, bytes.NewReader(body))
-		case "/dated":
-			http.ServeContent(w, r, "", at, bytes.NewReader(body))
-		case "/nohead":
-			if r.Method == http.MethodHead {
-				http.Error(w, "", http.StatusMethodNotAllowed)
-				return
-			}
-			http.ServeContent(w, r, "", at, bytes.NewReader(body))
-		case "/noranges":
-			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
-			_, _ = w.Write(body)
-		case "/packed":
-			w.Header().Set("Content-Encoding", "gzip")
-			http.ServeContent(w, r, "", at, bytes.NewReader(body))
-		case "/away":
-			http.Redirect(w, r, redirected, http.StatusFound)
-		case "/round":
-			http.Redirect(w, r, "/round", http.StatusFound)
-		case "/private":
-			http.Error(w, "", http.StatusUnauthorized)
-		default:
-			http.NotFound(w, r)
+// webServer has objects, and answers about each in its own way.
+type webServer struct {
+	body       []byte
+	at         time.Time
+	etag       string
+	redirected string   // where /away leads
+	seen       []string // requests
+}
+
+func (v *webServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v.seen = append(v.seen, r.Method+" "+r.RequestURI)
+	switch r.URL.Path {
+	case "/sub dir/ü.bin":
+		w.Header().Set("ETag", v.etag)
+		http.ServeContent(w, r, "", v.at, bytes.NewReader(v.body))
+	case "/dated":
+		http.ServeContent(w, r, "", v.at, bytes.NewReader(v.body))
+	case "/nohead":
+		if r.Method == http.MethodHead {
+			http.Error(w, "", http.StatusMethodNotAllowed)
+			return
 		}
-	}))
+		http.ServeContent(w, r, "", v.at, bytes.NewReader(v.body))
+	case "/noranges":
+		w.Header().Set("Content-Length", fmt.Sprint(len(v.body)))
+		_, _ = w.Write(v.body)
+	case "/packed":
+		w.Header().Set("Content-Encoding", "gzip")
+		http.ServeContent(w, r, "", v.at, bytes.NewReader(v.body))
+	case "/away":
+		http.Redirect(w, r, v.redirected, http.StatusFound)
+	case "/round":
+		http.Redirect(w, r, "/round", http.StatusFound)
+	case "/private":
+		http.Error(w, "", http.StatusUnauthorized)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// openOverWeb opens a place of the web that is tried again for a moment only.
+func openOverWeb(t *testing.T, uri string) (Store, string) {
+	t.Helper()
+	all := New(Config{Settings: func(string, string) Settings {
+		return quickly("").with(func(s *Settings) { s.RetryFor = time.Second / 5 })
+	}})
+	t.Cleanup(all.Close)
+	s, key, err := all.Open(t.Context(), uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, key
+}
+
+func TestWebServers(t *testing.T) {
+	web := &webServer{body: content(30_000), at: time.Unix(1_600_000_000, 0), etag: `"v1"`}
+	srv := httptest.NewTLSServer(web)
 	defer srv.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}),
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	open := func(uri string) (Store, string) {
-		t.Helper()
-		all := New(Config{Settings: func(string, string) Settings {
-			return quickly("").with(func(s *Settings) { s.RetryFor = time.Second / 5 })
-		}})
-		t.Cleanup(all.Close)
-		s, key, err := all.Open(t.Context(), uri)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s, key
-	}
-	s, _ := open(srv.URL)
+	s, _ := openOverWeb(t, srv.URL)
 	if _, err := s.Stat(t.Context(), "dated"); err == nil || !strings.Contains(hint(err), "AWS_CA_BUNDLE") {
 		t.Errorf("a certificate that nobody knows: %v", err)
 	}
 	t.Setenv("AWS_CA_BUNDLE", ca)
-	s, key := open(srv.URL + "/sub%20dir/%C3%BC.bin")
+	s, key := openOverWeb(t, srv.URL+"/sub%20dir/%C3%BC.bin")
 	in, err := s.Stat(t.Context(), key)
-	if err != nil || in.Size != int64(len(body)) || in.ETag != "v1" || !in.ModTime.Equal(at) {
+	if err != nil || in.Size != int64(len(web.body)) || in.ETag != "v1" || !in.ModTime.Equal(web.at) {
 		t.Fatalf("%q: %+v, %v", key, in, err)
 	}
 	buf := make([]byte, 1000)
 	if n, err := s.ReadRange(t.Context(), in, 29_500, buf); n != 500 || !errors.Is(err, io.EOF) ||
-		!bytes.Equal(buf[:n], body[29_500:]) {
+		!bytes.Equal(buf[:n], web.body[29_500:]) {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	etag = `"v2"`
+	web.etag = `"v2"`
 	if got, err := readAll(t.Context(), s, in); !errors.Is(err, ErrChanged) || len(got) > 0 {
 		t.Errorf("changed: %d bytes, %v", len(got), err)
 	}
-	redirected = srv.URL + "/dated?X-Amz-Signature=" + testSecret
+	web.redirected = srv.URL + "/dated?X-Amz-Signature=" + testSecret
 	for _, key := range []string{"dated", "nohead", "noranges", "away"} {
 		in, err := s.Stat(t.Context(), key)
-		if err != nil || in.Size != int64(len(body)) {
+		if err != nil || in.Size != int64(len(web.body)) {
 			t.Errorf("%s: %+v, %v", key, in, err)
 			continue
 		}
-		if got, err := readAll(t.Context(), s, in); err != nil || !bytes.Equal(got, body) {
+		if got, err := readAll(t.Context(), s, in); err != nil || !bytes.Equal(got, web.body) {
 			t.Errorf("%s: %d bytes, %v", key, len(got), err)
 		}
 	}
-	at = at.Add(time.Second)
+	web.at = web.at.Add(time.Second)
 	if got, err := readAll(t.Context(), s, Info{Key: "dated", Size: 30_000, Version: version("", 30_000,
-		at.Add(-time.Second))}); !errors.Is(err, ErrChanged) || len(got) > 0 {
+		web.at.Add(-time.Second))}); !errors.Is(err, ErrChanged) || len(got) > 0 {
 		t.Errorf("changed: %d bytes, %v", len(got), err)
 	}
-	redirected = "https://127.0.0.1:1/?X-Amz-Signature=" + testSecret
+	web.redirected = "https://127.0.0.1:1/?X-Amz-Signature=" + testSecret
 	for key, words := range map[string]string{"no": "404", "private": "401", "round": "redirections",
 		"away": "connection refused", "packed": "Content-Encoding"} {
 		_, err := s.ReadRange(t.Context(), Info{Key: key, Size: 100}, 0, buf[:10])
@@ -237,16 +247,16 @@ func TestWebServers(t *testing.T) {
 		!strings.Contains(err.Error(), "whole object") {
 		t.Errorf("a range of a server that knows none: %v", err)
 	}
-	before := len(seen)
+	before := len(web.seen)
 	if err := s.List(t.Context(), "", func(Info) error { return nil }); !errs.Is(err, errs.Unsupported) ||
-		len(seen) != before {
-		t.Errorf("a list: %v after %q", err, seen[before:])
+		len(web.seen) != before {
+		t.Errorf("a list: %v after %q", err, web.seen[before:])
 	}
 	if _, err := s.Folder(t.Context(), "", func(Info) error { return nil }); !errs.Is(err, errs.Unsupported) ||
-		len(seen) != before {
-		t.Errorf("a folder: %v after %q", err, seen[before:])
+		len(web.seen) != before {
+		t.Errorf("a folder: %v after %q", err, web.seen[before:])
 	}
-	redirected = "http://example.test/"
+	web.redirected = "http://example.test/"
 	if _, err := s.Stat(t.Context(), "away"); err == nil || !strings.Contains(err.Error(), "not encrypted") {
 		t.Errorf("led to http: %v", err)
 	}

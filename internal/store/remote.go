@@ -40,6 +40,7 @@ type remote struct {
 	count *counters
 	log   *slog.Logger
 
+	piece   int64         // bytes that are written in one request
 	slots   chan struct{} // requests under way
 	retries *budget
 	hedges  *budget
@@ -54,7 +55,7 @@ type remote struct {
 func newRemote(name string, b backend, s Settings, c *counters, log *slog.Logger) *remote {
 	now := time.Now()
 	return &remote{
-		name: name, b: b, set: s, count: c, log: log, slots: make(chan struct{}, s.Parallel),
+		name: name, b: b, set: s, count: c, log: log, piece: pieceSize, slots: make(chan struct{}, s.Parallel),
 		retries: newBudget(retryEach, retryRate, retryMost, now), hedges: newBudget(s.Hedge, 0, hedgeMost, now),
 		rand: xrand.New(uint64(now.UnixNano())), // jitter alone depends on it
 	}

@@ -387,9 +387,14 @@ func TestListsGoOnWhereTheyWereCut(t *testing.T) {
 func TestCountersAndMoney(t *testing.T) {
 	c := &counters{}
 	c.reads.Store(3000)
-	c.lists.Store(500)
+	c.lists.Store(200)
+	c.writes.Store(300)
+	c.deletes.Store(7000) // stores take nothing for them
 	c.bytes.Store(5 << 30)
 	got := c.read("s3://a", Settings{PriceGet: 0.0004, PriceList: 0.005, PriceGiB: 0.09})
+	if got.Lists != 200 || got.Writes != 300 || got.Deletes != 7000 {
+		t.Errorf("%+v", got)
+	}
 	if want := 3*0.0004 + 0.5*0.005 + 5*0.09; got.Money < want-1e-9 || got.Money > want+1e-9 {
 		t.Errorf("money %v, want %v", got.Money, want)
 	}

@@ -20,23 +20,14 @@ import (
 	"larder/internal/testenv"
 )
 
-// TestARealServer reads from versitygw with If-Match, through a proxy that cuts, stalls and refuses a part of all
-// answers: every byte is right, lists hold every key once, and an object that was written again is an error.
-func TestARealServer(t *testing.T) {
-	srv := testenv.StartS3(t, "data")
-	noKeys(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", srv.AccessKey)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", srv.SecretKey)
-	target, err := url.Parse(srv.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n, faults atomic.Int64
+// faultyProxy stands before a server: every fifth GET that passes gets a fault.
+func faultyProxy(target *url.URL, faults *atomic.Int64) *httptest.Server {
+	var n atomic.Int64
 	reverse := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
 		r.Out.Host = r.In.Host
 	}}
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k := n.Add(1)
 		if r.Method == http.MethodGet && k%5 == 0 {
 			faults.Add(1)
@@ -57,6 +48,21 @@ func TestARealServer(t *testing.T) {
 		}
 		reverse.ServeHTTP(w, r)
 	}))
+}
+
+// TestARealServer reads from versitygw with If-Match, through a proxy that cuts, stalls and refuses a part of all
+// answers: every byte is right, lists hold every key once, and an object that was written again is an error.
+func TestARealServer(t *testing.T) {
+	srv := testenv.StartS3(t, "data")
+	noKeys(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", srv.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", srv.SecretKey)
+	target, err := url.Parse(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var faults atomic.Int64
+	proxy := faultyProxy(target, &faults)
 	defer proxy.Close()
 	// Signatures hold the name of the host, so the server must be asked under the proxy's.
 	set := quickly(proxy.URL).with(func(s *Settings) { s.Timeout, s.Parallel = 500*time.Millisecond, 16 })

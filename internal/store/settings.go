@@ -26,7 +26,7 @@ type Settings struct {
 	RetryFor time.Duration // how long a read is tried again before its failure is reported; 0 = never
 	Hedge    float64       // second requests beside slow ones, as a part of all requests; 0 = none
 
-	PriceGet, PriceList float64 // of 1,000 requests; lists are dearer
+	PriceGet, PriceList float64 // of 1,000 requests; lists and writes are dearer
 	PriceGiB            float64 // of 2^30 bytes received
 }
 

@@ -19,6 +19,12 @@ type StatsFunc func() *larderv1.Stats
 // forms are always reported, so that a rate exists before the first hit.
 var forms = []string{"encoded", "decoded", "augmented"}
 
+// mostOutages bounds the series of datasets whose storage failed: as many as jobs can live at once.
+const mostOutages = 64
+
+// found is where samples of a job are found: forms, and blocks that were read for the job itself or for another one.
+var found = append(slices.Clone(forms), "block", "shared_block")
+
 type collector struct{ stats StatsFunc }
 
 // NewCollector returns a Prometheus collector that calls stats at every scrape.
@@ -42,6 +48,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	collectDaemon(out, s)
 	collectTiers(out, s)
 	collectStores(out, s)
+	collectOutages(out, s)
 	collectDisk(out, s.GetDisk())
 	collectJobs(out, s)
 	seen := map[string]bool{}
@@ -124,6 +131,21 @@ func collectStores(out chan<- prometheus.Metric, s *larderv1.Stats) {
 	}
 }
 
+// collectOutages reports the datasets whose storage has failed, the first mostOutages of them by id.
+func collectOutages(out chan<- prometheus.Metric, s *larderv1.Stats) {
+	seen := map[string]bool{}
+	for _, x := range s.GetDatasets() {
+		n := valid(x.GetDataset().GetName())
+		if x.GetOutages() == 0 || seen[n] || len(seen) == mostOutages {
+			continue
+		}
+		seen[n] = true
+		datasetWaiting.send(out, float64(x.GetJobsWaiting()), n)
+		datasetOutages.send(out, float64(x.GetOutages()), n)
+		datasetOutage.send(out, x.GetOutageSeconds(), n)
+	}
+}
+
 func collectDisk(out chan<- prometheus.Metric, d *larderv1.DiskTier) {
 	if d == nil {
 		return
@@ -171,7 +193,7 @@ func collectJob(out chan<- prometheus.Metric, name string, j *larderv1.Job) {
 	for _, k := range counts {
 		k.job.send(out, k.get(j.GetCounters()), name)
 	}
-	for _, f := range forms {
+	for _, f := range found {
 		jobHits.send(out, float64(j.GetCounters().GetHits()[f]), name, f)
 	}
 	waitMetric.send(out, j.GetCounters().GetWaitSeconds(), name)

@@ -119,6 +119,12 @@ var (
 	tierEntries     = gauge("tier_entries", "Samples that a tier holds.", "form")
 	predictedMetric = gauge("predicted_samples_per_second",
 		"What the model of the tiers predicts for all jobs together; binding is what limits them.", "model", "binding")
+	datasetWaiting = gauge("dataset_jobs_waiting_for_storage",
+		"Jobs that wait for the storage of a dataset, which fails; there is a series once it has failed.", "dataset")
+	datasetOutages = counter("dataset_storage_outages_total",
+		"Times that the storage of a dataset began to fail, each of several disks for itself.", "dataset")
+	datasetOutage = counter("dataset_storage_outage_seconds_total",
+		"Time in which the storage of a dataset failed, an outage in progress included.", "dataset")
 	datasetBytes = gauge("dataset_tier_bytes",
 		"Bytes of all tiers together that a dataset with a floor or a cap has.", "dataset")
 	jobsMetric      = gauge("jobs", "Jobs by state: joining, live, suspect, dead, done.", "state")
@@ -154,7 +160,9 @@ var (
 			"Samples of the job that could not be prepared, counted in every epoch again.", "job"),
 	}
 
-	jobHits     = counter("job_hits_total", "Samples of the job found in a tier.", "job", "form")
+	jobHits = counter("job_hits_total",
+		"Samples of the job found in a tier, or in a block in memory (order blocks): read for it, or for another job.",
+		"job", "form")
 	jobRanks    = gauge("job_ranks_attached", "Ranks that a client holds.", "job")
 	jobSubset   = gauge("job_subset_samples", "Samples in the job's subset.", "job")
 	jobEpoch    = gauge("job_epoch", "Epoch of the foremost rank.", "job")

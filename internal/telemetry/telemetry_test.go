@@ -49,6 +49,10 @@ func sample() *larderv1.Stats {
 				Epochs:     []*larderv1.EpochAccount{{State: "complete"}, {State: "violated"}}},
 			{Id: 2, Spec: &larderv1.JobSpec{Name: "<b>\"other\"\\"}, State: larderv1.JobState_JOB_STATE_JOINING},
 		},
+		Datasets: []*larderv1.DatasetStats{
+			{Dataset: &larderv1.Dataset{Name: "well"}},
+			{Dataset: &larderv1.Dataset{Name: "ill"}, Outages: 2, OutageSeconds: 7.5, JobsWaiting: 3},
+		},
 		Devices: []*larderv1.Device{{Name: "NVIDIA H100", Uuid: "GPU-1", MemoryBytes: 80, MemoryUsed: 8, Utilization: 50}},
 	}
 }
@@ -90,12 +94,17 @@ func TestMetrics(t *testing.T) {
 		"larder_jobs,state=live":           1, "larder_jobs,state=dead": 1, "larder_jobs,state=done": 0,
 		"larder_job_ranks_attached,job=lr": 1, "larder_job_ring_bytes,job=lr": 128, "larder_job_epoch,job=lr": 3,
 		"larder_job_epochs_violated,job=lr": 1, "larder_job_subset_samples,job=lr": 700,
-		"larder_job_samples_delivered_total,job=<b>\"other\"\\":    0,
+		"larder_job_samples_delivered_total,job=<b>\"other\"\\": 0,
+		"larder_dataset_storage_outages_total,dataset=ill":      2, "larder_dataset_jobs_waiting_for_storage,dataset=ill": 3,
+		"larder_dataset_storage_outage_seconds_total,dataset=ill":  7.5,
 		"larder_gpu_utilization_ratio,name=NVIDIA H100,uuid=GPU-1": .5,
 	} {
 		if v, ok := got[key]; !ok || v != want {
 			t.Errorf("%s = %v (there: %v), want %v", key, v, ok, want)
 		}
+	}
+	if _, ok := got["larder_dataset_storage_outages_total,dataset=well"]; ok {
+		t.Error("a dataset whose storage never failed has a series")
 	}
 	for _, none := range []*larderv1.Stats{nil, {}, {Jobs: []*larderv1.Job{nil, {Spec: &larderv1.JobSpec{Name: "\xff"}}},
 		Tiers: []*larderv1.Tier{{}, {}}, Devices: []*larderv1.Device{{}, {}}}} {

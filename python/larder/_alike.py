@@ -72,6 +72,8 @@ def _shares(items: Sequence[Any], cls: type) -> bool:
         torch = sys.modules.get("torch")
         if torch is not None and issubclass(cls, torch.Tensor):
             try:
+                if cls is torch.Tensor:
+                    return _twice([p for p in map(cls.data_ptr, items) if p])
                 return _twice([p for p in [x.data_ptr() for x in items] if p])
             except RuntimeError:  # a tensor that has no such memory
                 return _twice(list(map(id, items)))

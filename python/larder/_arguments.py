@@ -96,6 +96,7 @@ class Settings:
     batch_size: int | None  # that a job which is registered already must have
     sampling: Sampling | None = None  # the script says which samples come
     shaping: Shaping | None = None  # of a dataset that is not in Python
+    patient: bool = False  # no timeout= was given: the daemon says how long storage that fails is waited for
 
 
 class Checked(NamedTuple):
@@ -134,7 +135,7 @@ class Arguments:
     epochs: Any = None
     skip_empty: Any = False
     endpoint: Any = None
-    timeout: Any = 60.0
+    timeout: Any = None
     on_daemon_loss: Any = "wait"
     replace: Any = False
     name: Any = None
@@ -166,10 +167,13 @@ class Arguments:
                 subject="dataset",
                 hint='write "imagefolder:/path/to/folder"',
             )
-        python = not isinstance(self.dataset, str)
+        reads = isinstance(self.dataset, str)  # the daemon does
+        python = not reads or (not self.dataset.startswith("job:") and _builtin.in_python(self.transform))
         images = isinstance(self.dataset, str) and self.dataset.partition(":")[0] in _IMAGES
         wrong = [n for n in _PYTHON if self._given(n) and (images or n not in RECORDS)]
-        if wrong and not python:
+        if reads and python:
+            wrong = [n for n in ("name", "version", "cache") if self._given(n)]
+        if wrong and (reads or not python):
             raise InvalidError(
                 f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for datasets in Python, not for "
                 f"{self.dataset!r}",
@@ -179,10 +183,12 @@ class Arguments:
         output: Output = _checks.choice("output", self.output, _OUTPUTS)
         if python and self.fields is not None:
             hint = "a dataset in Python gives its own"
+            if reads:
+                hint = "steps in Python get all fields, and give their own"
             raise InvalidError("fields= is for image folders", subject="fields", hint=hint)
         fields = () if python else _checks.check_fields(self.fields, bool(self.return_index))
         endpoint = None if self.endpoint is None else os.fspath(self.endpoint)
-        timeout = _checks.seconds(self.timeout)
+        timeout = _TIMEOUT if self.timeout is None else _checks.seconds(self.timeout)
         known_stop = _daemon.known_stop(endpoint)
         outlives = _checks.choice("on_daemon_loss", self.on_daemon_loss, ("wait", "raise")) == "wait"
         replace = _checks.flag("replace", self.replace)
@@ -195,9 +201,9 @@ class Arguments:
         size: int | None
         spec: JobSpec | None
         if python:
-            plan = self._plan(place, output)
+            plan = self._reading_plan(place, output) if reads else self._plan(place, output)
             name, size, spec = self._described(place, plan)
-            if sampling is not None:
+            if sampling is not None and not reads:
                 sampling = dataclasses.replace(sampling, rows=plan.part.indices, samples=plan.part.rows)
         elif self.dataset.startswith("job:"):
             name, size, spec = self._registered()
@@ -207,7 +213,8 @@ class Arguments:
             _mix.require_fields(spec.get("transform") or [], fields)
         shaping = None if python else self._shaping(output)
         settings = Settings(
-            name, place, output, fields, endpoint, known_stop, outlives, replace, size, sampling, shaping
+            *(name, place, output, fields, endpoint, known_stop, outlives, replace, size, sampling, shaping),
+            patient=self.timeout is None,
         )
         return Checked(settings, spec, timeout, plan)
 
@@ -276,6 +283,20 @@ class Arguments:
             _checks.choice("cache", self.cache, ("items", "none"))
         if self.subset is not None:
             raise InvalidError("subset= is for image folders", subject="subset", hint="torch.utils.data.Subset works")
+        alone = self.cache != "items" and self.share != "augmented"  # nothing of it is shared
+        identity = _dataset.identity(part.base, self.name, self.version, mark, alone=alone)
+        return self._making(place, output, part, identity)
+
+    def _reading_plan(self, place: _ranks.Place, output: Output) -> Plan:
+        """What a dataset asks for that the daemon reads, with steps in Python."""
+        uri = _checks.absolute(self.dataset)
+        looked = _dataset.Looked(uri)
+        return self._making(place, output, _dataset.Part(looked, None, 0), _dataset.Identity(uri, "", True))
+
+    def _making(
+        self, place: _ranks.Place, output: Output, part: _dataset.Part, identity: _dataset.Identity
+    ) -> Plan:
+        """What a recipe with steps in Python asks for."""
         self._callable("collate_fn")
         self._callable("worker_init_fn")
         workers = _checks.integer("num_workers", self.num_workers, 0, 1024)
@@ -288,11 +309,16 @@ class Arguments:
         inline = 86400.0 if workers == 0 else 60.0
         limit = inline if self.sample_timeout is None else _checks.seconds(self.sample_timeout, "sample_timeout")
         memory = 0 if self.worker_memory is None else _checks.integer("worker_memory", self.worker_memory, 1, 2**62)
-        alone = self.cache != "items" and self.share != "augmented"  # nothing of it is shared
+        looked = isinstance(part.base, _dataset.Looked)
+        steps, mixing = _builtin.mixing(
+            _builtin.steps(_builtin.translated(self.transform) if looked else self.transform)
+        )
+        if mixing is not None and self.collate_fn is not None:
+            raise _mix.beside_collate(type(mixing).__name__)
         return Plan(
             part=part,
-            identity=_dataset.identity(part.base, self.name, self.version, mark, alone=alone),
-            steps=_builtin.steps(self.transform),
+            identity=identity,
+            steps=steps,
             cache=self.cache or "",
             workers=workers,
             context=_crew.context(self.multiprocessing_context),
@@ -306,6 +332,8 @@ class Arguments:
             torch=output == "torch",
             plain=self.plain,
             index=_checks.flag("return_index", self.return_index),
+            mixing=mixing,
+            reads=identity.name if looked else "",
         )
 
     def _place(self) -> _ranks.Place:
@@ -344,6 +372,7 @@ class Arguments:
         return name, None, job_spec(_checks.job_name(name), uri, place, self, plan)
 
 
+_TIMEOUT = 60.0  # seconds that a wait may take without timeout=
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Arguments)}
 NAMES = frozenset(_DEFAULTS)
 # The arguments that describe a job, in the order of messages.
@@ -389,7 +418,9 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments, plan: P
         spec["skipEmpty"] = True  # a daemon that does not know the field would refuse it
     if plan is not None:
         indices = plan.indices()
-        spec["cache"], spec["sampleTimeout"] = plan.cache, f"{plan.timeout:g}s"
+        spec["sampleTimeout"] = f"{plan.timeout:g}s"
+        if not plan.reads:
+            spec["cache"] = plan.cache
         if not plan.persistent:
             spec["advance"] = "on_request"  # the script may change the dataset between two epochs
         if indices and a.sampler is None:

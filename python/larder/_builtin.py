@@ -42,7 +42,7 @@ class Builtin:
 
     def message(self, before: Sequence[FieldDict] | None = None) -> OpMessage:
         """The op as an Op message; ``before``: what records look like there, which a Fields op says."""
-        out = self.op.to_json()
+        out = (self.op if before is None else called(self.op, before)).to_json()
         if before is not None:
             fields = [{**f, "shape": [str(n) for n in f["shape"]]} for f in _record.relax(before)]
             out["args"] = {**out.get("args", {}), "record": fields}
@@ -65,6 +65,83 @@ def steps(transform: Any) -> list[Step]:
             found.append(Builtin(ops.Fields(), added=True))
         found.append(t)
     return found
+
+
+def called(op: ops.Op, fields: Sequence[FieldDict]) -> Any:
+    """An op that names fields, by the names that fields of items have: one with a dot in it is ``['seg.png']``."""
+    known = {f["name"] for f in fields}
+
+    def name(value: Any) -> Any:
+        if isinstance(value, str):
+            return value if value in known or f"[{value!r}]" not in known else f"[{value!r}]"
+        return value if value is None else [name(v) for v in value]
+
+    roles = [f.name for f in dataclasses.fields(op) if f.name in _ROLES]  # type: ignore[arg-type]
+    return dataclasses.replace(op, **{r: name(getattr(op, r)) for r in roles})  # type: ignore[type-var]
+
+
+_ROLES = ("image", "mask", "boxes", "keypoints", "label")
+
+
+def in_python(transform: Any) -> bool:
+    """Whether a ``transform`` argument, for samples that the daemon reads, has a step in Python."""
+    inner = _inner(transform)
+    return any(map(in_python, inner)) if inner is not None else isinstance(transform, Transform)
+
+
+def translated(transform: Any) -> list[Any]:
+    """A ``transform`` argument with ops in the place of what stands for them, flattened.
+
+    Raises:
+        InvalidError: an object of torchvision has no counterpart, or a function is not marked as a step.
+    """
+    inner = _inner(transform)
+    if inner is not None:
+        return [x for t in inner for x in translated(t)]
+    if transform is None:
+        return []
+    if isinstance(transform, (Transform, ops.Op)):
+        return [transform]
+    message = ops.recipe(transform)[0]  # refuses what is neither
+    made: Any = getattr(ops, str(message.get("name")), None)
+    if message.get("name") not in ops.__all__ or not dataclasses.is_dataclass(made):
+        raise InvalidError(
+            f"transform: op {message.get('name')!r} beside steps in Python", reason="RECIPE_INVALID",
+            subject="transform", hint="write it as a class of larder.ops",
+        )  # fmt: skip
+    known = {f.name for f in dataclasses.fields(made)}
+    return [made(**{k: v for k, v in (message.get("args") or {}).items() if k in known})]  # type: ignore[operator]
+
+
+def _inner(t: Any) -> list[Any] | None:
+    """What a list of transforms, or a Compose, is made of; None: it is neither."""
+    cls = type(t)
+    foreign = cls.__module__.startswith("torchvision.transforms") and cls.__name__ == "Compose"
+    if isinstance(t, ops.Compose) or foreign:
+        return list(t.transforms)
+    return list(t) if isinstance(t, (list, tuple)) else None
+
+
+def shown(found: Sequence[Step]) -> list[ops.Op]:
+    """Ops that change nothing, by which stored masks come as the steps are to see them; most recipes need none."""
+    out: list[ops.Op] = []
+    for step in found:
+        if not isinstance(step, Builtin):
+            break
+        if isinstance(step.op, ops.Fields) and step.op.mask is not None:
+            out += [step.op, ops.RandomHorizontalFlip(p=0.0)]
+    return out
+
+
+def mixing(found: Sequence[Step]) -> tuple[list[Step], ops.Op | None]:
+    """The steps, and the MixUp or CutMix that they end in, which is done on batches."""
+    last = found[-1] if found else None
+    if not isinstance(last, Builtin) or not isinstance(last.op, (ops.MixUp, ops.CutMix)):
+        return list(found), None
+    rest = list(found[:-1])
+    if rest and isinstance(rest[-1], Builtin) and rest[-1].added:  # a run that had nothing else
+        del rest[-1]
+    return rest, last.op
 
 
 def _flat(transform: Any) -> list[Step]:
@@ -143,7 +220,7 @@ class Shapes:
     """What a run of ops makes of items of one structure, in shapes and dtypes."""
 
     def __init__(self, run: Sequence[ops.Op], fields: Sequence[FieldDict]) -> None:
-        named = run[0] if isinstance(run[0], ops.Fields) else ops.Fields()
+        named = called(run[0], fields) if isinstance(run[0], ops.Fields) else ops.Fields()
         self._ops = [op for op in run if not isinstance(op, ops.Fields)]
         self._fields = {f["name"]: f for f in fields}
         self.image = self._image(named.image)

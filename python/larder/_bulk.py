@@ -7,6 +7,8 @@ makes them again one by one, each under its own state, and does so with all that
 That does not see all: a ``__getitems__`` may give items that depend on each other, items may differ by a state that is
 read behind our back, and a dataset may write its next item over the last one. So the first items of a Bulk, and some
 now and then, are proven: made one by one, handed over before the next, and made once more in the quick way to compare.
+
+Tiny items come in groups: the worker marks that it is at several, and looks at the clock, once for each group.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +34,8 @@ _QUICK = 0.0005  # seconds that an item takes at most whose random state is wort
 _FIRST = 8  # items of the first call of __getitems__
 _PROOFS = 8  # items at first that are proven
 _AGAIN = 64  # calls after which some are again
+_TINY = 0.00002  # seconds that an item takes at most that is made in a group
+_GROUP = 32  # items of one
 _CHECKED = 2  # calls of __getitems__ at first whose items are all made again
 _ARRAYS = (np.ndarray, np.memmap)
 _said: set[type] = set()
@@ -166,27 +170,33 @@ class Bulk:
             item = self._maker.step(item, key.seed, run.instances[k], run.samples[k], number)
         return item
 
-    def _trusted(self, run: Run, made: list[Any]) -> bool:
-        """Whether what __getitems__ gave is what the items are one by one."""
+    def _trusted(self, run: Run, made: list[Any], shared: bool) -> int:
+        """How many of the items that __getitems__ gave are to be used; 0: they are not the items one by one.
+
+        All items of the first calls, and of a call whose items share memory, are made again; some of another call.
+        """
         if self._still.moved():
-            return True  # they are not used
+            return len(made)  # they are not used
         began, n = time.monotonic(), len(made)
-        places = range(n) if self._asked <= _CHECKED else range(n // 16, n, max(n // 8, 1))
+        first = self._asked <= _CHECKED
+        places = range(n) if first or shared else range(n // 16, n, max(n // 8, 1))
         structure = self._maker.layouts[run.key.last - 1].structure
         kept = [_alike.copy(made[k], structure) for k in places]
         try:
             for k, x in zip(places, kept, strict=True):
                 self._begins(run.id + run.at + k)
                 if not _alike.same(self._single(run, run.at + k), x, structure):
-                    return False
-                if time.monotonic() - began > _CHECK:
+                    return 0
+                if not shared and time.monotonic() - began > _CHECK:  # the first write may be in the last place
+                    n = k + 1 if first else n
                     break
         except (Exception, SystemExit):
-            return False
+            return 0
         finally:
             self._still.begin()
             self._extra += time.monotonic() - began
-        return all(_alike.same(made[k], x, structure) for k, x in zip(places, kept, strict=True))
+        self._looks = self._looks and not shared  # they share what nobody writes to
+        return n if all(_alike.same(made[k], x, structure) for k, x in zip(places, kept, strict=True)) else 0
 
     def certain(self) -> list[Any]:
         """The items that are not to be made again. Only for who holds the lock."""
@@ -206,7 +216,7 @@ class Bulk:
             error = self._call(run, end) if self._several else None
             if error is None and not self.items:
                 error = self._held(run, end)
-            if not self._still.moved():
+            if not self._still.drew():
                 return error
             self._draws = True
             self._clear(run, True)  # what was handed over meanwhile had drawn nothing
@@ -216,18 +226,23 @@ class Bulk:
         """Makes items one by one; where they share memory, those to come are proven first."""
         error = self._one_by_one(run, end)
         n = len(self.items)
-        if not self._looks or n < 2 or not _alike.shares(self.items):
+        if not self._shared(run, self.items):
             return error
-        if len(set(run.samples[self.first : self.first + n])) < n:
-            return error  # a sample that is asked for twice may well be the same object
         self._looks = False  # again: they may share what nobody writes to
         self._proofs = n + 1
-        moved = not self._seeded and self._still.moved()
+        moved = not self._seeded and self._still.drew()
         self._draws = self._draws or moved
         self._clear(run, True)
         error = self._one_by_one(run, run.at + 1)
         self._still.begin()  # this one is certain
         return error
+
+    def _shared(self, run: Run, items: Sequence[Any]) -> bool:
+        """Whether items of the run, from ``run.at`` on, share memory, as far as that is not known to be harmless."""
+        if not self._looks or len(items) < 2 or not _alike.shares(items):
+            return False
+        samples = run.samples[run.at : run.at + len(items)]
+        return len(set(samples)) == len(samples)  # a sample that is asked for twice may well be the same object
 
     def _call(self, run: Run, end: int) -> BaseException | None:
         """Makes the items by __getitems__, or none if that is not there or does not give them."""
@@ -246,14 +261,17 @@ class Bulk:
         if len(found) != end - run.at or not (self._array or self._nests(found)):
             self._several = None  # what is wrong with it, or with an item, shows when they come one by one
             return None
+        shared = not self._array and self._shared(run, found)
+        checks = checks or shared
         made, error = ([] if checks else self.items), None
         if run.key.last == 1:
             made += found
         else:
             error = self._several_steps(run, found, made)
         if checks:
-            if error is None and self._trusted(run, made):
-                self.items += made
+            trusted = 0 if error else self._trusted(run, made, shared or self._shared(run, made))
+            if trusted:
+                self.items += made[:trusted]
                 return None
             if error is None:
                 self._several = None
@@ -283,8 +301,30 @@ class Bulk:
             item = item if isinstance(step, Builtin) else step.run(item, None)
         return item
 
+    def _in_groups(self, run: Run, end: int) -> BaseException | None:
+        """Makes tiny items, as far as they are tiny. The one that does not come is left to ``_one_by_one``."""
+        items, late = self.items, time.monotonic() + _BUDGET
+        at = self.first
+        while at < end:
+            stop = min(at + _GROUP, end)
+            self._begins(0)
+            try:
+                items.extend(map(self._get, run.samples[at:stop]))
+            except TimeoutError:  # the group took long, which says nothing of this item
+                return None
+            except (Exception, SystemExit) as e:
+                return e
+            at = stop
+            if len(items) < at - self.first or time.monotonic() > late:  # StopIteration ends a map
+                return None
+        return None
+
     def _one_by_one(self, run: Run, end: int) -> BaseException | None:
         items, seeded, steps = self.items, self._seeded, run.key.last > 1
+        if not seeded and not steps and 0 < self._seconds < _TINY:
+            error = self._in_groups(run, end)
+            if error is not None or items:
+                return error
         clock, begins, get = time.monotonic, self._begins, self._get
         late = clock() + _BUDGET
         for k in range(self.first, end):

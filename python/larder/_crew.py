@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -21,6 +25,26 @@ _PATIENCE = 5.0  # seconds in which workers leave in order
 _SKIP = 3  # items that may end the processes that look at them
 _RESTARTS = 8  # workers that may die one after the other without a batch, and for each worker 2 more
 
+_shutdown: Callable[..., Any] | None
+try:
+    import ctypes
+
+    _shutdown = ctypes.PyDLL(None).shutdown  # returns -1 where a method of Python raises; see _session
+except (ImportError, OSError, AttributeError):
+    _shutdown = None  # then workers of a forgotten Loader end with the next call of another one
+
+_armed: list[weakref.ref[Member]] = []  # not a WeakSet, whose callback is Python code
+
+
+def _after_fork_in_child() -> None:
+    for r in _armed:
+        m = r()
+        if m is not None:
+            m.owner = None  # what the child forgets ends nothing of the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
 
 class Member:
     """One worker process."""
@@ -30,6 +54,7 @@ class Member:
         self.looks = -1  # the item that it looks at
         self.serving = False
         self.error: Error | None = None  # why it cannot work
+        self.owner: weakref.ref[object] | None = None
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
             target=_worker.main, args=(theirs, work), daemon=True, name=f"larder-worker-{work.number}"
@@ -64,6 +89,22 @@ class Member:
             pass
         return probe
 
+    def end_with(self, owner: object) -> None:
+        """Has the worker end when ``owner`` is forgotten, after its task.
+
+        The death of the owner ends the pipe in one C call: safe in any thread, under any lock, in a collection.
+        The worker sees it, also where other processes hold copies of this end. ``Crew.stop`` reaps the process.
+        """
+        if _shutdown is not None:
+            ends = map(_shutdown, (self.pipe.fileno(),), (socket.SHUT_WR,))
+            _armed[:] = [r for r in _armed if r() is not None] + [weakref.ref(self)]
+            self.owner = weakref.ref(owner, functools.partial(next, ends))
+
+    def close(self) -> None:
+        """Closes the pipe."""
+        self.owner = None  # the number of the descriptor is another file's from now on
+        self.pipe.close()
+
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
@@ -91,6 +132,7 @@ class Crew:
         self.deaths = 0  # since the last batch
         self.batches = 0
         self.warned = False
+        self.owner: weakref.ref[object] | None = None  # with whom the workers end
 
     def probe(self, seconds: float) -> _items.Probe:
         """Has one worker look at items, and another one when an item ended it.
@@ -108,7 +150,7 @@ class Crew:
                 return probe
             look = self.work.look
             self.work.look = look._replace(skip=look.skip | {member.looks})
-            member.pipe.close()
+            member.close()
 
     def _probed(self, member: Member, end: float, seconds: float) -> _items.Probe | None:
         """What one worker finds; None when an item ended it."""
@@ -177,7 +219,7 @@ class Crew:
                     "samples are tried again",
                     WorkerWarning,
                 )
-            m.pipe.close()
+            m.close()
             m.process.join()
             self.members[n] = self._start(m.number)
             self._tell(self.members[n])
@@ -192,7 +234,7 @@ class Crew:
                 m.pipe.send(None)  # others may hold copies of this end: closing it would not be seen
             except OSError:
                 pass
-            m.pipe.close()
+            m.close()
         end = time.monotonic() + _PATIENCE
         for m in members:
             m.process.join(max(0.0, end - time.monotonic()))
@@ -206,7 +248,7 @@ class Crew:
         main = threading.current_thread() is threading.main_thread()
         part = Work(**{**work.__dict__, "number": number, "main": main})
         try:
-            return Member(self.context, part)
+            member = Member(self.context, part)
         except (OSError, BlockingIOError):
             raise
         except Exception as e:
@@ -217,6 +259,10 @@ class Crew:
                 hint="define them at the top of a module and keep open files out of them, or use "
                 "multiprocessing_context='fork', or num_workers=0",
             ) from e
+        owner = None if self.owner is None else self.owner()
+        if owner is not None:
+            member.end_with(owner)
+        return member
 
     def _tell(self, m: Member) -> None:
         try:

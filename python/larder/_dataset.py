@@ -6,6 +6,7 @@ one dataset share its samples. torch itself is never imported here.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import os
@@ -61,6 +62,21 @@ class Listed:
 
     def __getitem__(self, index: int) -> Any:
         return fetch(self.base, int(self.indices[index]))
+
+
+class Looked:
+    """Some samples of a dataset that the daemon reads, for its steps in Python to be tried on. Their numbers here are
+    not those in the dataset."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.items: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return copy.deepcopy(self.items[index])  # a step may change what it is given
 
 
 @dataclass(frozen=True)
@@ -132,6 +148,8 @@ def describe(dataset: Any) -> str:
     """The dataset in words, by its type."""
     if isinstance(dataset, Listed):
         return describe(dataset.base)
+    if isinstance(dataset, Looked):
+        return f"dataset {dataset.uri}"
     t = dataset if isinstance(dataset, type) else type(dataset)
     prefix = "the class " if isinstance(dataset, type) else "dataset "
     return f"{prefix}{t.__module__}.{t.__qualname__}" if t.__module__ != "builtins" else f"{prefix}{t.__qualname__}"

@@ -165,7 +165,8 @@ def _start(shared: Shared, s: Session) -> Run:
         shared.running.abandon("another epoch was begun")
     run = Run(s, shared.coming())
     run.before = loaded.before if loaded is not None and loaded.pending else 0
-    run.mixer = Mixer.of(shared.described, shared.rank)
+    schema = shared.job.get("schema") or (shared.spec or {}).get("schema") or {}
+    run.mixer = Mixer.of(shared.described, shared.rank, None if shared.form is None else schema.get("fields") or [])
     shared.pinned = None
     shared.next_epoch = run.epoch + 1  # before it is asked for: an interrupt below must not use the number twice
     shared.running = run
@@ -333,7 +334,7 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     # interrupt before that leaves the batch to the next next(), and a root that lives on in a traceback does no harm.
     lease = _lease.watch(s.queue, root, f, b.slot, int(waited * 1e6))
     if run.mixer is not None:  # into memory of its own; the slot is released with the root, at the end of this call
-        hwc = ring.fields["image"].hwc
+        hwc = shared.form is None and ring.fields["image"].hwc
         values = run.mixer.mix(shared.settings.fields, values, hwc, run.epoch, run.before + b.step)
     elif keeps:
         values = [_ring.copy(v) for v in values]

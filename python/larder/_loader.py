@@ -59,7 +59,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         seed: of the fixed order and of random transforms; default 0.
         subset: an expression such as ``"label < 600 and id % 2 == 0"`` (docs/subsets.md); None is every sample.
         transform: ops of :mod:`larder.ops` or torchvision objects; without it images come as decoded, each of its own
-            size. Of records, :class:`larder.ops.Fields` says which fields they touch.
+            size. Of records, :class:`larder.ops.Fields` says which fields they touch. Functions that are marked with
+            :func:`larder.transform` may stand among them; ``num_workers`` processes run those.
         job: names the job for people, for other ranks, and for taking over after a crash; by default run id / dataset /
             ordinal of the Loader in its process.
         order: what shuffling promises: "stratified" (default; "stratified(B)" with B tiles instead of 4), "strict",
@@ -85,7 +86,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         skip_empty: True accepts class folders without images, as torchvision's ``allow_empty``; they keep their label
             and have no samples.
         endpoint: socket of the daemon (or LARDER_SOCKET); without either the daemon of this user is found, or started.
-        timeout: seconds that any wait may take, default 60; DeadlineError says what was waited for.
+        timeout: seconds that any wait may take; DeadlineError says what was waited for. Default: 60, and for storage
+            that fails as a whole what the daemon says (``source.outage_timeout``, 30 minutes).
         on_daemon_loss: "wait" (default): when the daemon ends, ``next()`` waits up to ``timeout`` for its successor on
             the same socket and continues with the very next batch, none twice and none lost; a daemon without its state
             raises StateLostError. "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
@@ -121,7 +123,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         InvalidError: an argument, the subset or a transform cannot work.
         NotFoundError: there is no such dataset or job.
         UnavailableError: no daemon answers, and none can be started.
-        DeadlineError: a wait took longer than ``timeout``.
+        DeadlineError: a wait took longer than ``timeout``; StorageError, which is one: storage has failed for longer
+            than the daemon waits.
         RankHeldError: a live process holds this rank of the job (at the first ``iter``).
         SampleError: a sample cannot be prepared, and ``on_error`` is "raise" (in ``next``).
 
@@ -185,7 +188,7 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         epochs: int | None = None,
         skip_empty: bool = False,
         endpoint: str | os.PathLike[str] | None = None,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         on_daemon_loss: _arguments.OnDaemonLoss = "wait",
         replace: bool = False,
         name: str | None = None,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import os
+from typing import Any
 
-from . import _audit, _checks, _connection, _finalizer, _messages, _native, _registration
+from . import _audit, _builtin, _checks, _connection, _epoch, _finalizer, _messages, _native, _registration
 from ._arguments import Arguments, Checked
 from ._caller import warn
 from ._messages import Empty, InspectDatasetRequest
 from ._native import Native, NotNative
+from ._plan import Plan
 from ._shared import Shared
 from .errors import Error, InvalidError, NativeWarning
 
+_LOOKED = 8  # samples that steps in Python are tried on
 _said: set[str] = set()
 
 
@@ -31,7 +36,42 @@ def shared(given: Arguments) -> Shared:
             _say(native)
             return made
         made.close()
-    return _registered(given.checked())
+    checked = given.checked()
+    if checked.plan is not None and checked.plan.reads:
+        checked.plan.show(_read(given, checked.plan))
+    return _registered(checked)
+
+
+# ---- steps in Python on what the daemon reads
+
+
+def _read(given: Arguments, plan: Plan) -> list[Any]:
+    """Some samples as the steps of a plan are to see them, read by the daemon.
+
+    Raises:
+        InvalidError: none can be read; whatever registering a job raises.
+    """
+    kw = {n: getattr(given, n) for n in ("dataset", "subset", "skip_empty", "endpoint", "timeout", "on_daemon_loss")}
+    job = f"look/{os.getpid()}/{os.urandom(4).hex()}"
+    looking = Arguments(
+        **kw, batch_size=_LOOKED, shuffle=True, order="fixed", transform=_builtin.shown(plan.steps) or None, job=job,
+        rank=0, world_size=1, on_error="skip", prefetch=1, epochs=1,
+    )  # fmt: skip
+    new = _registered(looking.checked())
+    try:
+        if new.form is not None:
+            new.form = dataclasses.replace(new.form, collate=list)
+        batch = next(_epoch.begin(new), None)
+        if batch is None:
+            raise InvalidError(
+                f"none of the first samples of {plan.reads} can be read", subject="dataset",
+                hint="`larder dataset verify` says what is wrong with them",
+            )  # fmt: skip
+        if new.form is None:
+            batch = [{"image": image, "label": int(label)} for image, label in zip(*batch, strict=True)]
+        return copy.deepcopy(list(batch))  # it lies in the ring
+    finally:
+        new.close()
 
 
 def _registered(checked: Checked) -> Shared:

@@ -15,9 +15,9 @@ from .errors import UnavailableError
 
 
 class Makers:
-    """The workers of a Loader, or what takes their place. One thread at a time uses it."""
+    """The workers of a Loader, or what takes their place, which end with ``owner``. One thread at a time uses it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, owner: object) -> None:
         self.plan = plan
         self.pid = os.getpid()
         self.epochs = 0
@@ -25,6 +25,7 @@ class Makers:
         self.inline: Inline | None = None
         if plan.workers:
             self.crew = _crew.Crew(plan.work(), plan.context)
+            self.crew.owner = weakref.ref(owner)
         else:
             self.inline = Inline(_items.Maker(plan.part.base, plan.steps))
 

@@ -67,12 +67,22 @@ class JobSpec(TypedDict, total=False):
     advance: str
 
 
+class Outage(TypedDict, total=False):
+    """Storage that does not answer."""
+
+    why: str
+    seconds: float
+    limitSeconds: float
+    over: bool
+
+
 class Wait(TypedDict, total=False):
     """What holds up a rank."""
 
     cause: str
     text: str
     seconds: float
+    outage: Outage
 
 
 class RankInfo(TypedDict, total=False):
@@ -163,6 +173,9 @@ class DatasetStatsMessage(TypedDict, total=False):
     dataset: DatasetMessage
     counters: CountersMessage
     badSamples: Integer
+    outages: Integer
+    outageSeconds: float
+    jobsWaiting: int
     jobs: int
 
 

@@ -4,7 +4,8 @@ The Loader mixes, not the daemon: a mixed image has two labels and belongs to on
 it can be cached or shared, and the samples behind it stay what every other job shares. What is drawn follows from
 (seed, epoch, step, rank) alone. A resumed epoch mixes as the interrupted one would have.
 
-Values are those of torchvision.transforms.v2 for the same draw: float32 products and sums, each rounded on its own.
+Values are those of torchvision.transforms.v2 for the same draw: products and sums of the image's own dtype, each
+rounded on its own. Of records, one field is the image and one is the label; the others stay as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from . import _ring
 from ._messages import JobSpec, OpMessage
 from .errors import InvalidError
 
@@ -44,6 +46,14 @@ def require_fields(transform: Sequence[OpMessage], fields: Sequence[str]) -> Non
         )
 
 
+def beside_collate(name: str) -> InvalidError:
+    """The error of a MixUp or CutMix beside a ``collate_fn``."""
+    return InvalidError(
+        f"{name} mixes batches, and collate_fn makes them of samples", subject="collate_fn",
+        hint=f"call torchvision's {name} in collate_fn, or leave one of the two out",
+    )  # fmt: skip
+
+
 class Draw(NamedTuple):
     """What one batch gets: the share of an image itself, and for CutMix the box that is another's."""
 
@@ -51,10 +61,61 @@ class Draw(NamedTuple):
     box: tuple[int, int, int, int] | None  # left, top, right, bottom
 
 
+class Touched(NamedTuple):
+    """The fields that are mixed."""
+
+    image: str = "image"
+    label: str = "label"
+    hwc: bool | None = None  # whether rows of the image are (H, W, C); None: the ring says
+
+
+_LABELS = ("label", "labels", "class", "cls", "y", "target", "fine_label")
+
+
+def touched(op: OpMessage, transform: Sequence[OpMessage], fields: Sequence[Any]) -> Touched:
+    """The fields of records that a recipe mixes, by the rule of the daemon, which has checked them.
+
+    Raises:
+        InvalidError: they are not found.
+    """
+    args, shapes = op.get("args") or {}, {str(f["name"]): [int(n) for n in f.get("shape") or ()] for f in fields}
+    named = [(o.get("args") or {}).get("image") for o in transform if o.get("name") == "Fields"]
+    images = [str(f["name"]) for f in fields if _image(f, shapes[str(f["name"])])]
+    labels = [str(f["name"]) for f in fields if _label(f, shapes[str(f["name"])])]
+    image = _choose(args.get("image") or next((n for n in reversed(named) if n), None), ("image",), images)
+    label = _choose(args.get("label"), _LABELS, labels)
+    if image not in images or label not in labels:
+        raise InvalidError(
+            f"{op.get('name')} mixes images and labels, and the records are of {', '.join(shapes):.200}",
+            reason="RECIPE_INVALID", subject="transform", hint='say which fields they are: image="...", label="..."',
+        )  # fmt: skip
+    shape = shapes[image]
+    ends = shape[0] in (1, 3), shape[2] in (1, 3)
+    dtype = next(str(f["dtype"]) for f in fields if f["name"] == image)
+    return Touched(image, label, ends[1] if ends[0] != ends[1] else dtype == "uint8")
+
+
+def _choose(named: Any, known: Sequence[str], can: Sequence[str]) -> str:
+    if named:
+        return str(named)
+    return next((n for n in known if n in can), can[0] if len(can) == 1 else "")
+
+
+def _image(f: Any, shape: Sequence[int]) -> bool:
+    numbers = f["kind"] == "array" and f["dtype"] in ("uint8", "float32", "float64")
+    return numbers and len(shape) == 3 and -1 not in shape and (shape[0] in (1, 3) or shape[2] in (1, 3))
+
+
+def _label(f: Any, shape: Sequence[int]) -> bool:
+    if f["kind"] not in ("array", "scalar") or f["dtype"] in ("float16", "bfloat16"):
+        return False
+    return "int" in f["dtype"] if not shape else len(shape) == 1 and -1 not in shape
+
+
 class Mixer:
     """Mixes the batches of one job and rank."""
 
-    def __init__(self, op: OpMessage, spec: JobSpec, rank: int) -> None:
+    def __init__(self, op: OpMessage, spec: JobSpec, rank: int, fields: Touched | None = None) -> None:
         args = op.get("args") or {}
         self.name = str(op.get("name", ""))
         self.cut = self.name.lower() == "cutmix"
@@ -62,13 +123,21 @@ class Mixer:
         self.classes = int(args.get("num_classes") or 0)
         self.seed = int(spec.get("seed") or 0)
         self.rank = rank
+        self.fields = fields or Touched()
         self._memory = _Memory()
 
     @classmethod
-    def of(cls, spec: JobSpec, rank: int) -> Mixer | None:
-        """The mixer of a job, None when its recipe mixes nothing."""
-        op = op_of(spec.get("transform") or [])
-        return None if op is None else cls(op, spec, rank)
+    def of(cls, spec: JobSpec, rank: int, record: Sequence[Any] | None = None) -> Mixer | None:
+        """The mixer of a job, None when its recipe mixes nothing; ``record``: the fields of samples that are records.
+
+        Raises:
+            InvalidError: no field of the records can be the image, or the label.
+        """
+        transform = spec.get("transform") or []
+        op = op_of(transform)
+        if op is None:
+            return None
+        return cls(op, spec, rank, None if record is None else touched(op, transform, record))
 
     def draw(self, epoch: int, step: int, height: int, width: int) -> Draw:
         """The draw for a batch: the ``step``-th of the whole ``epoch``, counted from 0."""
@@ -88,16 +157,18 @@ class Mixer:
     def mix(self, names: Sequence[str], values: list[Any], hwc: bool, epoch: int, step: int) -> list[Any]:
         """The values of a batch, mixed, in memory of their own.
 
-        ``hwc`` says that rows of images are (H, W, C), not (C, H, W).
+        ``hwc`` says that rows of images are (H, W, C), not (C, H, W), where the fields of the job do not say it.
         """
-        images: Array = values[names.index("image")]
+        image, label, of_record = self.fields
+        hwc = hwc if of_record is None else of_record
+        images: Array = values[names.index(image)]
         height, width = images.shape[1:3] if hwc else images.shape[2:4]
         draw = self.draw(epoch, step, height, width)
         mixed = {
-            "image": self._images(images, draw, hwc),
-            "label": self._labels(values[names.index("label")], draw.share),
+            image: self._images(images, draw, hwc),
+            label: self._labels(values[names.index(label)], draw.share),
         }
-        return [mixed[n] if n in mixed else v.copy() for n, v in zip(names, values, strict=True)]
+        return [mixed[n] if n in mixed else _ring.copy(v) for n, v in zip(names, values, strict=True)]
 
     def _images(self, images: Array, draw: Draw, hwc: bool) -> Array:
         out = self._memory.array(images.shape, images.dtype)
@@ -109,7 +180,7 @@ class Mixer:
                 out[i] = images[i]
                 out[i][box] = images[i - 1][box]
             return out
-        own, other = np.float32(draw.share), np.float32(1.0 - draw.share)
+        own, other = images.dtype.type(draw.share), images.dtype.type(1.0 - draw.share)
         part = np.empty(images.shape[1:], images.dtype)
         for i in range(len(images)):
             np.multiply(images[i - 1], other, out=out[i])
@@ -118,6 +189,10 @@ class Mixer:
         return out
 
     def _labels(self, labels: Array, share: float) -> Array:
+        if labels.ndim == 2:  # one number a class
+            kind = labels.dtype if labels.dtype.kind == "f" else np.dtype(np.float32)
+            shares = labels.astype(kind)
+            return np.roll(shares, 1, 0) * kind.type(1.0 - share) + shares * kind.type(share)
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             wrong = int(labels.max() if labels.max() >= self.classes else labels.min())
             raise InvalidError(

@@ -17,6 +17,7 @@ from ._messages import AddRecordsRequest, OpMessage, SchemaMessage
 from ._ragged import MODES, Ragged
 from ._worker import Orders, Work
 from .errors import InvalidError, RandomItemWarning
+from .ops import Op
 
 _KNOWN, _MORE = 2, 6  # items that a fingerprint is of, and that are looked at at most
 
@@ -41,11 +42,15 @@ class Plan:
     torch: bool
     plain: bool  # batches nest as torch's default_collate nests them
     index: bool
+    mixing: Op | None = None  # the MixUp or CutMix that ends the recipe
+    reads: str = ""  # the uri of the dataset, where the daemon reads it and only steps are in Python
     probe: Probe | None = None
 
     @property
     def uri(self) -> str:
         """The name by which jobs ask for the dataset."""
+        if self.reads:
+            return self.reads
         return f"python:{self.identity.name}@{self.identity.version}"
 
     @property
@@ -63,6 +68,12 @@ class Plan:
     def fields(self) -> tuple[str, ...]:
         """The fields of a batch in the ring, in order."""
         return (*self.final.structure.names, *(("index",) if self.index else ()))
+
+    def show(self, items: list[Any]) -> None:
+        """Takes samples that the daemon has read, for the steps to be tried on."""
+        assert isinstance(self.part.base, _dataset.Looked)
+        self.part.base.items = items
+        self.part = Part(self.part.base, None, len(items))
 
     def look(self, crew: _crew.Crew | None, maker: _items.Maker, seconds: float) -> None:
         """Looks at some items: in a worker, or in this process where there are none.
@@ -128,6 +139,8 @@ class Plan:
                 out.append(step.message(self.probed.layouts[i].fields))
             else:
                 out.append(step.message())
+        if self.mixing is not None:
+            out.append(_builtin.called(self.mixing, self.final.fields).to_json())
         return out
 
     def records(self) -> AddRecordsRequest:
@@ -162,9 +175,8 @@ class Plan:
     def batches(self) -> Batches:
         """How batches are made."""
         varies = {f["name"]: f["shape"] for f in self.final.fields if f["kind"] == "array" and -1 in f["shape"]}
-        return Batches(
-            self.final.structure, varies, self.torch, self.plain, self.ragged, self.collate, self.index
-        )
+        rules = self.ragged or (Ragged("list") if self.reads else None)
+        return Batches(self.final.structure, varies, self.torch, self.plain, rules, self.collate, self.index)
 
     def require_same_length(self) -> None:
         """Raises InvalidError when the dataset has another length than it had."""

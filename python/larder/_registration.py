@@ -37,7 +37,7 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
         spec = shared.described
         if shared.loaded is None:
             return
-    if shared.plan is not None:
+    if shared.plan is not None and not shared.plan.reads:
         s.call(_messages.ADD_RECORDS, shared.plan.records(), deadline)
     body: RegisterJobRequest = {"spec": spec}
     loaded = shared.loaded
@@ -98,6 +98,9 @@ def _shape(shared: Shared) -> None:
             f"fields= is for images, and the samples of {shared.uri!r} are records of {known:.200}", subject="fields",
             hint="name them in the uri, as in wds:DIR?fields=jpg,txt, where the format has that, or leave fields= out",
         )  # fmt: skip
+    mixing = _mix.op_of(shared.described.get("transform") or [])
+    if mixing is not None and shaping.collate is not None:
+        raise _mix.beside_collate(str(mixing.get("name")))
     words = _builtin.forgotten(shared.described.get("transform") or [], fields)
     if words and shared.rank == 0 and (shared.uri, words) not in _warned:
         _warned.add((shared.uri, words))

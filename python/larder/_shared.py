@@ -162,7 +162,7 @@ class Shared:
             return None
         makers = self.resources.makers
         if makers is None or makers.pid != os.getpid():
-            makers = self.resources.makers = Makers(self.plan)
+            makers = self.resources.makers = Makers(self.plan, self)
         return makers
 
     def begin_items(self, path: str) -> None:

@@ -166,6 +166,9 @@ class DatasetStats:
         int  # distinct ones that could not be prepared; counters.quarantined counts each as often as a job left it out
     )
     counters: Counters  # evictions are not counted by dataset
+    outages: int = 0  # of its storage
+    outage_seconds: float = 0.0  # in which its storage failed
+    jobs_waiting: int = 0  # for its storage, which fails, at this moment
 
     @classmethod
     def from_json(cls, d: DatasetStatsMessage) -> DatasetStats:
@@ -179,6 +182,9 @@ class DatasetStats:
             jobs=_int(d.get("jobs")),
             bad_samples=_int(d.get("badSamples")),
             counters=Counters.from_json(d.get("counters") or {}),
+            outages=_int(d.get("outages")),
+            outage_seconds=float(d.get("outageSeconds") or 0.0),
+            jobs_waiting=_int(d.get("jobsWaiting")),
         )
 
 

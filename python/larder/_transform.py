@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -29,7 +31,7 @@ class Transform:
         self.version = version
         self.random = random
         self.arguments = arguments
-        self._nonce = ""
+        self.nonce = ""  # tells a step without a fingerprint from every other
         functools.update_wrapper(self, function, updated=())
 
     def bind(self, **arguments: Any) -> Transform:
@@ -79,8 +81,8 @@ class Transform:
         try:
             source, arguments = _digest.source(self.function), _digest.of(self._state())
         except _digest.Unhashable as e:
-            self._nonce = self._nonce or os.urandom(16).hex()
-            source, arguments = "", self._nonce
+            self.nonce = self.nonce or os.urandom(16).hex()
+            source, arguments = "", self.nonce
             if self.name not in _warned:
                 _warned.add(self.name)
                 warn(
@@ -91,10 +93,34 @@ class Transform:
         args = {"version": self.version, "random": self.random, "source": source, "args": arguments}
         return {"kind": "python", "name": self.name, "args": args}
 
+    def __reduce__(self) -> Any:
+        """A worker that is started by spawn finds the function by its name, which a decorated one gave away."""
+        f = self.function
+        module, name = str(getattr(f, "__module__", "")), str(getattr(f, "__qualname__", ""))
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, Transform) and found.function is f:
+            return _named, (module, name, self.version, self.random, self.arguments, self.nonce)
+        return _rebuilt, (f, self.version, self.random, self.arguments, self.nonce)
+
     def _state(self) -> Any:
         """What the step does besides its source: arguments, and the attributes of an object that is called."""
         f = self.function
         return [self.arguments, None if inspect.isfunction(f) else f]
+
+
+def _named(module: str, name: str, version: str, random: bool, arguments: dict[str, Any], nonce: str) -> Transform:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return _rebuilt(found.function, version, random, arguments, nonce)
+
+
+def _rebuilt(f: Callable[..., Any], version: str, random: bool, arguments: dict[str, Any], nonce: str) -> Transform:
+    made = Transform(f, version, random, arguments)
+    made.nonce = nonce
+    return made
 
 
 @overload

@@ -7,16 +7,14 @@ import time
 from . import _messages
 from ._caller import warn
 from ._makers import Makers
-from ._messages import Job, JobRequest
+from ._messages import Job, JobRequest, Wait
 from ._run import Run
 from ._session import Session
 from ._shared import Shared
-from .errors import DeadlineError, Error, PausedWarning, StateFullWarning, StorageWarning
+from .errors import DeadlineError, Error, PausedWarning, StateFullWarning, StorageError, StorageWarning
 
 _GLANCE = 0.25  # seconds between two looks at the workers
 _LOOK = 5.0  # seconds next() waits before it asks what it waits for, and warns of a pause or a full disk
-
-_FAILS = "has failed for"  # in what the daemon says of storage that does not answer
 
 _HELP = {
     "rank": "every rank iterates its Loader; one for rank 0 alone, as in a validation, has rank=0, world_size=1; ",
@@ -49,6 +47,7 @@ class Waiting:
         elif s.pump(min(self.deadline, self.look), posts=True):
             return
         job = _ask(self.shared, s)
+        outage = _outage(self.shared, job)
         if job.get("paused"):
             self.deadline = time.monotonic() + self.shared.timeout  # the user who paused it decides how long
             if not self.warned_of_pause:
@@ -56,12 +55,15 @@ class Waiting:
                 name = self.shared.name
                 text = f"job {name!r} is paused: next() waits until `larder jobs unpause {name}`"
                 warn(text, PausedWarning)
+        elif outage is not None and (outage.get("outage") or {}).get("over"):
+            raise self._give_up(self._outlasted(outage))
+        elif outage is not None and self.shared.settings.patient:
+            self.deadline = time.monotonic() + self.shared.timeout  # the daemon decides how long
+            self._warn(job, outage)
         elif time.monotonic() >= self.deadline:
-            # The next batch must end the wait, so it is taken only after a look at the socket.
-            self.run.since, self.run.board = self.since, None
-            raise self._late(s, job)
+            raise self._give_up(self._late(s, job))
         else:
-            self._warn(job)
+            self._warn(job, outage)
         self.look = time.monotonic() + _LOOK
 
     def _items(self, s: Session, makers: Makers) -> bool:
@@ -78,15 +80,33 @@ class Waiting:
         """How long this call has waited, in seconds."""
         return time.monotonic() - self.since
 
-    def _warn(self, job: Job) -> None:
+    def _give_up(self, error: Error) -> Error:
+        """Notes that this call ends without a batch, and returns its error."""
+        # The next batch must end the wait, so it is taken only after a look at the socket.
+        self.run.since, self.run.board = self.since, None
+        return error
+
+    def _warn(self, job: Job, outage: Wait | None) -> None:
         """Warns of a full disk, once in the life of a Loader, and of storage that fails, once in this call."""
-        word, words = _cause(self.shared, job)
-        if word == "storage" and _FAILS in words and not self.warned_of_storage:
+        if outage is not None and not self.warned_of_storage:
             self.warned_of_storage = True
-            warn(f"job {self.shared.name!r} waits for {words}", StorageWarning)
+            warn(f"job {self.shared.name!r} waits for {outage.get('text') or 'storage'}", StorageWarning)
+        word, words = _cause(self.shared, job)
         if word == "disk" and not self.shared.warned_of_full_disk:
             self.shared.warned_of_full_disk = True
             warn(f"job {self.shared.name!r} waits for {words}", StateFullWarning)
+
+    def _outlasted(self, wait: Wait) -> Error:
+        """The error of a next() that waits for storage which has failed for too long."""
+        shared, outage = self.shared, wait.get("outage") or {}
+        return StorageError(
+            f"storage of job {shared.name!r} has failed for {outage.get('seconds') or 0:.0f} s: "
+            f"{outage.get('why') or 'no reason given'}",
+            subject=shared.name,
+            hint="mend the storage, then call next() again: the epoch goes on, and no sample is lost; "
+            "`larder dataset refresh` if files are gone for good; source.outage_timeout of the daemon "
+            f"({outage.get('limitSeconds') or 0:g} s) is how long next() waits",
+        )
 
     def _late(self, s: Session, job: Job) -> Error:
         """The error of a next() that has waited too long."""
@@ -119,6 +139,13 @@ def _ask(shared: Shared, s: Session) -> Job:
         return s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), time.monotonic() + 1.0).get("job") or {}
     except Error:
         return {}
+
+
+def _outage(shared: Shared, job: Job) -> Wait | None:
+    """What waits for storage that fails by a Job message: this rank, else one that it may wait for; None = nobody."""
+    ranks = sorted(job.get("ranks") or (), key=lambda r: int(r.get("rank") or 0) != shared.rank)
+    waits: list[Wait] = [r.get("wait") or {} for r in ranks]
+    return next((w for w in waits if w.get("outage")), None)
 
 
 def _cause(shared: Shared, job: Job) -> tuple[str, str]:

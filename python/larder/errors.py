@@ -13,6 +13,7 @@
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
     │   └── StoppedError        a user stopped the daemon on purpose (`larder stop`)
     └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
+        └── StorageError        storage has failed for longer than the daemon waits
 
 ``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the
 fix.
@@ -134,6 +135,16 @@ class DeadlineError(Error, TimeoutError):
     cause = ""
 
 
+class StorageError(DeadlineError):
+    """The storage of the dataset has failed for longer than the daemon's ``source.outage_timeout``.
+
+    No sample is lost: the job stays, and ``next()`` gives its next batch once storage answers.
+    """
+
+    default_reason = "STORAGE_FAILED"
+    cause = "storage"
+
+
 class SampleError(Error):
     """One or more samples of a batch could not be prepared; ``samples`` has them all, the attributes the first one."""
 
@@ -194,7 +205,7 @@ class UnknownVariableWarning(UserWarning):
 
 
 class StorageWarning(UserWarning):
-    """The storage of a dataset fails as a whole; ``next()`` waits until it answers, or for ``timeout``."""
+    """The storage of a dataset fails as a whole; ``next()`` waits for it, for as long as the message says."""
 
 
 class StateFullWarning(UserWarning):

@@ -462,7 +462,10 @@ class MixUp(Op):
 
     Args:
         alpha: of the Beta(alpha, alpha) distribution that the share follows.
-        num_classes: how many classes there are.
+        num_classes: how many classes there are; of records whose labels are one number a class it is not needed.
+        image: of records, the field of the image; default: that of ``Fields``, ``image``, or the only one that can be.
+        label: of records, the field of the label, whole numbers or one number a class; default: ``label``, ``labels``,
+            ``class``, ``cls``, ``y``, ``target``, ``fine_label``, or the only one that can be.
 
     Example:
         >>> [ops.RandomResizedCrop(224), ops.Normalize("imagenet"), ops.MixUp(alpha=0.2, num_classes=1000)]
@@ -470,6 +473,8 @@ class MixUp(Op):
 
     alpha: float = 1.0
     num_classes: int | None = None
+    image: str | None = None
+    label: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -480,11 +485,15 @@ class CutMix(Op):
 
     Args:
         alpha: of the Beta(alpha, alpha) distribution that the share follows.
-        num_classes: how many classes there are.
+        num_classes: as in ``MixUp``.
+        image: as in ``MixUp``.
+        label: as in ``MixUp``.
     """
 
     alpha: float = 1.0
     num_classes: int | None = None
+    image: str | None = None
+    label: str | None = None
 
 
 class Compose:
@@ -558,6 +567,5 @@ def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
             f"transform: {what} cannot run in the daemon",
             reason="RECIPE_INVALID",
             subject="transform",
-            hint="use larder.ops or torchvision's classes; apply Python functions to the batches in the training loop, "
-            "or to the items of a dataset in Python",
+            hint="use larder.ops or torchvision's classes; workers run a function that @larder.transform marks",
         )

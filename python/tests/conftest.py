@@ -22,6 +22,7 @@ sys.path.insert(0, str(HERE))
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
 from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
+from s3 import World  # noqa: E402
 
 import larder  # noqa: E402
 
@@ -210,3 +211,12 @@ def loads():
     yield make
     for x in made:
         x.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Daemons that read from a store, and an environment with its keys; the daemons end with the test."""
+    w = World(tmp_path, monkeypatch)
+    yield w
+    for d in w.live:
+        d.stop()

@@ -6,12 +6,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from real import PATIENCE
+from s3 import free_port, wait_for
 
 HOST = "data.example.test"  # no name server knows it
 
@@ -76,15 +76,8 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        begun = time.monotonic()
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                return
-            except OSError:
-                said = (folder / "error.log").read_text() if (folder / "error.log").exists() else ""
-                assert self.process.poll() is None and time.monotonic() - begun < PATIENCE, said
-                time.sleep(0.02)
+        log = folder / "error.log"
+        wait_for(self.process, self.port, lambda: log.read_text() if log.exists() else "")
 
     def log(self) -> list[list[str]]:
         """Its requests so far: method, status, range, path, bytes of the body."""
@@ -96,13 +89,6 @@ class Server:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(PATIENCE)
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nothing listens on."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Tunnel:

@@ -3,8 +3,8 @@ the environment that internal/tools/setup.sh makes of internal/tools/python/form
 
     packed_files.py IMAGEFOLDER OUT SEED
 
-Writes OUT/wds, OUT/wds-gz, OUT/mds and, for each, what the format's own reader gives: OUT/wds.json, OUT/wds-gz.json and
-OUT/mds.json, lists of [label, sha256 of the RGB pixels, height, width].
+Writes OUT/wds, OUT/wds-gz, OUT/mds, OUT/mds-CODEC and, for each, what the format's own reader gives: OUT/wds.json and
+so on, lists of [label, sha256 of the RGB pixels, height, width].
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import webdataset
 from PIL import Image
-from streaming import LocalDataset, MDSWriter
+from streaming import LocalDataset, MDSWriter, StreamingDataset
+
+CODECS = ("zstd:3", "gz", "bz2", "br:4", "snappy")
 
 
 def row(label: int, image: Any) -> list[Any]:
@@ -48,15 +50,21 @@ def main(folder: Path, out: Path, seed: int) -> None:
         (out / f"{name}.json").write_text(json.dumps(rows))
 
     columns = {"image": "jpeg", "label": pick.choice(["int", "uint8", "int32"]), "name": "str"}
-    with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=pick.randint(5_000, 50_000)) as m:
-        for p in files:
-            image, label = Image.open(p), classes.index(p.parent.name)
-            value = label if columns["label"] == "int" else getattr(np, columns["label"])(label)
-            if p.suffix == ".jpg":
-                m.write({"image": image, "label": value, "name": p.name})
-    dataset = LocalDataset(str(out / "mds"))
-    rows = [row(s["label"], s["image"]) for s in (dataset[i] for i in range(len(dataset)))]
-    (out / "mds.json").write_text(json.dumps(rows))
+    size = pick.randint(5_000, 50_000)
+    for codec in (None, *CODECS):
+        name = f"mds-{codec.partition(':')[0]}" if codec else "mds"
+        with MDSWriter(out=str(out / name), columns=columns, size_limit=size, compression=codec, hashes=["sha1"]) as m:
+            for p in files:
+                image, label = Image.open(p), classes.index(p.parent.name)
+                value = label if columns["label"] == "int" else getattr(np, columns["label"])(label)
+                if p.suffix == ".jpg":
+                    m.write({"image": image, "label": value, "name": p.name})
+        if codec:
+            dataset = StreamingDataset(remote=str(out / name), local=str(out / "read" / name), batch_size=1)
+        else:
+            dataset = LocalDataset(str(out / name))
+        rows = [row(s["label"], s["image"]) for s in (dataset[i] for i in range(len(dataset)))]
+        (out / f"{name}.json").write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

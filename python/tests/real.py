@@ -24,6 +24,17 @@ PATIENCE = 120.0  # seconds: for things that take well under one on a quiet mach
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
+def formats() -> Path:
+    """The Python whose packages write and read packed files; absent is a skip, or a failure with
+    LARDER_REQUIRE_FORMATS=1."""
+    python = ROOT / ".venv-formats" / "bin" / "python"
+    if python.exists():
+        return python
+    if os.environ.get("LARDER_REQUIRE_FORMATS"):
+        pytest.fail(f"{python} is missing, and LARDER_REQUIRE_FORMATS is set")
+    pytest.skip(f"{python} is missing (make setup makes it)")
+
+
 def digest(image: Any) -> str:
     return hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()
 

@@ -25,7 +25,7 @@ import soundfile
 import webdataset
 from PIL import Image
 from record_told import told
-from streaming import LocalDataset, MDSWriter
+from streaming import LocalDataset, MDSWriter, StreamingDataset
 
 Rows = list[dict[str, Any]]
 
@@ -228,22 +228,36 @@ def shards(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         **{"loose": "ndarray", "typed": "ndarray:int32", "fixed": "ndarray:float64:2,3", "digits": "str_int"},
         **{"png": "png", "jpeg": "jpeg"},
     }
-    with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=pick.randint(20_000, 90_000)) as m:
-        for i in range(pick.randint(37, 97)):
-            shape = (pick.randint(1, 300), pick.randint(1, 3))
-            jpeg = out / f"{i}.jpg"
-            picture(pick).save(jpeg)
-            m.write(
-                {
-                    "id": -i, "u": np.uint16(i), "f": np.float32(i / 7), "text": pick.choice(WORDS), "meta": {"i": [i]},
-                    "raw": b"\1" * i, "loose": np.full(shape, i, "f2"), "typed": np.arange(i + 1, dtype="i4"),
-                    "fixed": np.full((2, 3), i / 3), "digits": i**5, "png": picture(pick),
-                    "jpeg": Image.open(jpeg),
-                }
-            )  # fmt: skip
-    dataset = LocalDataset(str(out / "mds"))
-    samples = [dataset[i] for i in range(len(dataset))]
-    rows = [
+    items = []
+    for i in range(pick.randint(37, 97)):
+        shape = (pick.randint(1, 300), pick.randint(1, 3))
+        jpeg = out / f"{i}.jpg"
+        picture(pick).save(jpeg)
+        items.append(
+            {
+                "id": -i, "u": np.uint16(i), "f": np.float32(i / 7), "text": pick.choice(WORDS), "meta": {"i": [i]},
+                "raw": b"\1" * i, "loose": np.full(shape, i, "f2"), "typed": np.arange(i + 1, dtype="i4"),
+                "fixed": np.full((2, 3), i / 3), "digits": i**5, "png": picture(pick),
+                "jpeg": Image.open(jpeg),
+            }
+        )  # fmt: skip
+    size = pick.randint(20_000, 90_000)
+    for codec in (None, "zstd:7", "gz:1", "bz2:9", "br:5", "snappy"):
+        name = f"mds-{codec.partition(':')[0]}" if codec else "mds"
+        with MDSWriter(out=str(out / name), columns=columns, size_limit=size, compression=codec) as m:
+            for item in items:
+                m.write(item)
+        if codec:
+            dataset = StreamingDataset(remote=str(out / name), local=str(out / "read" / name), batch_size=1)
+        else:
+            dataset = LocalDataset(str(out / name))
+        samples = [dataset[i] for i in range(len(dataset))]
+        want[f"mds:{name}?fields={','.join(columns)}"] = told_of(samples)
+
+
+def told_of(samples: list[dict[str, Any]]) -> Rows:
+    """What is told of samples of MDS."""
+    return [
         {
             **{"id": told(np.int64(s["id"])), "u": told(s["u"]), "f": told(s["f"]), "text": told(s["text"])},
             **{"meta": s["meta"], "raw": told(s["raw"]), "loose": told(s["loose"]), "typed": told(s["typed"])},
@@ -252,7 +266,6 @@ def shards(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         }
         for s in samples
     ]
-    want[f"mds:mds?fields={','.join(columns)}"] = rows
 
 
 def main(out: Path, seed: int) -> None:

@@ -45,6 +45,18 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def wait_for(process: subprocess.Popen[bytes], port: int, said: Callable[[], str] = str) -> None:
+    """Waits until a server listens on a port of the loopback address; said is what it says if it does not."""
+    begun = time.monotonic()
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() - begun < PATIENCE, said()
+            time.sleep(0.02)
+
+
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
@@ -67,14 +79,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        begun = time.monotonic()
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                return
-            except OSError:
-                assert self.process.poll() is None and time.monotonic() - begun < PATIENCE
-                time.sleep(0.02)
+        wait_for(self.process, self.port)
 
     def stop(self) -> None:
         """Ends it as a crash would."""

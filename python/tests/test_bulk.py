@@ -13,7 +13,7 @@ import pytest
 from real import PATIENCE
 
 import larder
-from larder import _bulk, _items, _link, _makers, _nested, _record, _stack, _transform, _wire, _worker
+from larder import _bulk, _items, _link, _makers, _nested, _record, _seeds, _stack, _transform, _wire, _worker
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::larder.{w}") for w in ("NotSharedWarning", "WorkerWarning")]
 
@@ -130,6 +130,55 @@ def test_a_getitems_is_asked_for_many_and_marked_as_several():
     assert made(maker_of(dataset), run_of(300), begun) == [i * 3 for i in range(300)]
     assert sum(map(len, dataset.calls)) == 300 - 8 and len(dataset.calls) < 40  # the first 8 are proven
     assert begun.count(0) == len(dataset.calls)  # several tasks at once: none of them can be blamed
+
+
+def test_tiny_items_are_made_in_groups(monkeypatch):
+    monkeypatch.setattr(_bulk, "_TINY", 1e9)
+    monkeypatch.setattr(_bulk, "_QUICK", 1e9)
+    begun: list[int] = []
+    assert made(maker_of(Items(int)), run_of(1000), begun) == list(range(1000))
+    assert len(begun) < 1000 / _bulk._GROUP + 40 and begun.count(0) > 1000 / _bulk._GROUP - 10
+
+
+def test_a_group_names_the_item_that_does_not_come(monkeypatch):
+    monkeypatch.setattr(_bulk, "_TINY", 1e9)
+    monkeypatch.setattr(_bulk, "_QUICK", 1e9)
+    calls: list[int] = []
+    bad = {500: ValueError("bad"), 600: StopIteration(), 601: StopIteration(), 700: SystemExit(3)}
+
+    def make(i):
+        calls.append(i)
+        if i in bad:
+            raise bad[i]
+        if i == 800 and calls.count(800) == 1:
+            raise TimeoutError  # the time of the group was up
+        return i
+
+    items = made(maker_of(Items(make)), run_of(1000))
+    assert items == [bad.get(i, i) for i in range(1000)]
+    assert calls.count(500) == 1 and calls.count(800) == 2
+
+
+def test_one_draw_from_each_generator_shows_what_moved(torch_seen):
+    torch = pytest.importorskip("torch")
+    still = _seeds.Still()
+    draws = [
+        lambda: random.random(),
+        lambda: random.gauss(0, 1),
+        lambda: np.random.normal(),
+        lambda: np.random.bytes(1),
+        lambda: torch.randn(()),
+        lambda: random.seed(1),
+        lambda: np.random.seed(1),
+        lambda: torch.manual_seed(1),
+    ]
+    for draw in draws:
+        for _ in range(2):
+            still.begin()
+            assert not still.moved() and not still.drew()
+        still.begin()
+        draw()
+        assert still.drew()
 
 
 def test_arrays_are_asked_for_many():

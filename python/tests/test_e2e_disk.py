@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from real import Daemon, digest
 from s3 import Proxy
-from test_e2e_stores import URI, bucket, images, world  # noqa: F401  fixtures
+from test_e2e_stores import URI, bucket, images  # noqa: F401  fixtures
 
 import larder
 

@@ -60,7 +60,7 @@ def test_bad_datasets(small, real, tmp_path):
         ({"transform": [larder.ops.Resize("big")]}, "RECIPE_INVALID", "size"),
         ({"transform": [larder.ops.CenterCrop(-4)]}, "RECIPE_INVALID", "size"),
         ({"transform": [larder.ops.RandomHorizontalFlip(2)]}, "RECIPE_INVALID", "p"),
-        ({"transform": [{"name": "f", "kind": "python"}]}, "", "python"),
+        ({"transform": [{"name": "f", "kind": "python"}]}, "", "schema"),
     ],
 )
 def test_bad_requests(small, real, kw, reason, words):

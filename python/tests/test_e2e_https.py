@@ -130,7 +130,7 @@ def test_what_is_missing_or_changed_is_named(web, place):
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_requests_go_through_the_proxy(web, place):
     """HTTPS_PROXY: the proxy finds the host, sees only its name, and the certificate is the server's."""
-    tunnel = Tunnel()
+    tunnel, unused = Tunnel(), Tunnel()
     uri = f"wds:https://{HOST}:{web.port}/{TARS}"
     place.daemon("direct", SSL_CERT_FILE=str(web.authority))
     with pytest.raises(larder.Error, match=HOST):
@@ -138,9 +138,9 @@ def test_requests_go_through_the_proxy(web, place):
     place.daemon("proxied", SSL_CERT_FILE=str(web.authority), HTTPS_PROXY=tunnel.url)
     assert len(images(uri)) == 36
     assert tunnel.asked and set(tunnel.asked) == {f"CONNECT {HOST}:{web.port}"}
-    asked = len(tunnel.asked)
-    place.daemon("left out", SSL_CERT_FILE=str(web.authority), HTTPS_PROXY=tunnel.url, NO_PROXY=HOST)
+    place.daemon("left out", SSL_CERT_FILE=str(web.authority), HTTPS_PROXY=unused.url, NO_PROXY=HOST)
     with pytest.raises(larder.Error, match=HOST):
         images(uri)
-    assert len(tunnel.asked) == asked
+    assert unused.asked == []
     tunnel.stop()
+    unused.stop()

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real import draw, find_binary, listing
-from test_e2e_packed import formats, rows
+from real import draw, find_binary, formats, listing
+from test_e2e_packed import rows
 
 HERE = Path(__file__).resolve()
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
-__all__ = ["formats"]  # a fixture
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_packs_are_read_by_the_formats_own_readers(real, formats, pack, tmp_path, seed):
+def test_packs_are_read_by_the_formats_own_readers(real, pack, tmp_path, seed):
     from PIL import Image
 
     folder = draw(tmp_path / "images", 4, 9, seed=seed, size=(1, 90))
@@ -55,7 +54,7 @@ def test_packs_are_read_by_the_formats_own_readers(real, formats, pack, tmp_path
         got = pack(f"imagefolder:{folder}", "--to", f"{scheme}:{tmp_path / scheme}", "--shard-size", limit, "--verify")
         assert got["samples"] == got["verified"] == 36 and got["shards"] > 1 and not got["skipped"]
     own = tmp_path / "own"
-    script = [formats, "-W", "ignore", HERE.parent / "packs_read.py"]
+    script = [formats(), "-W", "ignore", HERE.parent / "packs_read.py"]
     p = subprocess.run([*script, tmp_path / "wds", tmp_path / "mds", folder, own, str(limit)], check=True, timeout=300,
                        capture_output=True, text=True)
     want = []
@@ -76,7 +75,7 @@ def test_packs_are_read_by_the_formats_own_readers(real, formats, pack, tmp_path
     assert ours == tree(own)
 
 
-def test_properties_and_small_datasets_of_other_formats(real, formats, pack, tmp_path):
+def test_properties_and_small_datasets_of_other_formats(real, pack, tmp_path):
     """Grey images of idx files, with --properties: a .json member, and columns that streaming reads."""
     data = tmp_path / "idx"
     data.mkdir()
@@ -97,8 +96,8 @@ b = [[int(s["label"]), list(s["image"].getdata()), s["image"].mode, s["key"], s[
      for s in map(d.__getitem__, range(len(d)))]
 print(json.dumps([a, b]))
 """
-    p = subprocess.run([formats, "-W", "ignore", "-c", script, tmp_path / "wds" / "shard-000000.tar", tmp_path / "mds"],
-                       check=True, timeout=300, capture_output=True, text=True)
+    command = [formats(), "-W", "ignore", "-c", script, tmp_path / "wds" / "shard-000000.tar", tmp_path / "mds"]
+    p = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
     a, b = json.loads(p.stdout.splitlines()[-1])
     want = list(zip(labels.tolist(), pixels, strict=True))
     assert a == [[n, image.tolist(), 28] for n, image in want]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -16,24 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from real import draw
+from real import draw, formats
 
 import larder
 
 HERE = Path(__file__).resolve()
-FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
-
-
-@pytest.fixture(scope="module")
-def formats():
-    """The interpreter that has the formats' own packages."""
-    if not FORMATS.exists():
-        if os.environ.get("LARDER_REQUIRE_FORMATS"):
-            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
-        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
-    return FORMATS
 
 
 def rows(loader):
@@ -47,12 +35,14 @@ def rows(loader):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_samples_are_those_of_the_formats_own_readers(real, formats, tmp_path, seed):
+def test_samples_are_those_of_the_formats_own_readers(real, tmp_path, seed):
     folder = draw(tmp_path / "images", 4, 9, seed=seed, size=(1, 90))
     out = tmp_path / "out"
     script = HERE.parent / "packed_files.py"
-    subprocess.run([formats, "-W", "ignore", script, folder, out, str(seed)], check=True, timeout=300)
-    for name in ("wds", "wds-gz", "mds"):
+    subprocess.run([formats(), "-W", "ignore", script, folder, out, str(seed)], check=True, timeout=300)
+    codecs = [f"mds-{codec}" for codec in ("zstd", "gz", "bz2", "br", "snappy")]
+    assert all(len([*(out / name).glob("*.mds.*")]) > 1 and not [*(out / name).glob("*.mds")] for name in codecs)
+    for name in ("wds", "wds-gz", "mds", *codecs):
         want = json.loads((out / f"{name}.json").read_text())
         assert len(want) > 20
         for shuffle in (False, True):
@@ -106,38 +96,48 @@ def fashion(raw: Path, n: int, seed: int = 0) -> np.ndarray:
     return images
 
 
-def test_idx_files_are_what_torchvision_reads(real, tmp_path):
+@pytest.mark.parametrize("seed,n", [(1, 37), (2, 50), (3, 61)])
+def test_idx_files_are_what_torchvision_reads(real, tmp_path, seed, n):
     datasets = pytest.importorskip("torchvision.datasets")
-    fashion(tmp_path / "FashionMNIST" / "raw", 50)
+    fashion(tmp_path / "FashionMNIST" / "raw", n, seed)
     want = datasets.FashionMNIST(str(tmp_path), train=True)
-    loader = real(f"idx:{tmp_path / 'FashionMNIST'}", batch_size=8, shuffle=True, seed=3, return_index=True)
+    loader = real(f"idx:{tmp_path / 'FashionMNIST'}", batch_size=8, shuffle=True, seed=seed, return_index=True)
     seen = 0
     for images, labels, index in loader:
         for image, label, i in zip(images, labels, index.tolist(), strict=True):
             grey, y = want[i]
             assert (np.asarray(grey.convert("RGB")) == image).all() and label == y
             seen += 1
-    assert seen == len(want) == 50
+    assert seen == len(want) == n
 
 
-def test_cifar_rows_are_the_pixels_of_the_binary_version(real, tmp_path):
-    rng = np.random.default_rng(4)
-    root = tmp_path / "cifar-10-batches-bin"
+@pytest.mark.parametrize("classes", [10, 100])
+@pytest.mark.parametrize("seed,n", [(1, 7), (2, 3), (3, 13)])
+def test_cifar_rows_are_the_pixels_of_the_binary_version(real, tmp_path, classes, seed, n):
+    """Files of n rows as their description says: of 10 classes five with a label, of 100 one with two labels."""
+    rng = np.random.default_rng(seed)
+    files = [f"data_batch_{b + 1}.bin" for b in range(5)] if classes == 10 else ["train.bin"]
+    root = tmp_path / ("cifar-10-batches-bin" if classes == 10 else "cifar-100-binary")
     root.mkdir()
-    planes = rng.integers(0, 256, (5, 7, 3, 32, 32), dtype=np.uint8)
-    labels = rng.integers(0, 10, (5, 7), dtype=np.uint8)
-    for b in range(5):
-        rows = b"".join(bytes([labels[b, i]]) + planes[b, i].tobytes() for i in range(7))
-        (root / f"data_batch_{b + 1}.bin").write_bytes(rows)
-    (root / "batches.meta.txt").write_text("\n".join(f"name{i}" for i in range(10)) + "\n\n")
-    loader = real(f"cifar10:{tmp_path}", batch_size=6, subset='class != "name3"', return_index=True)
+    planes = rng.integers(0, 256, (len(files) * n, 3, 32, 32), dtype=np.uint8)
+    labels = rng.integers(0, classes, len(files) * n, dtype=np.uint8)
+    coarse = rng.integers(0, 20, len(files) * n, dtype=np.uint8)
+    for b, name in enumerate(files):
+        at = slice(b * n, (b + 1) * n)
+        part = [(*([c] if classes == 100 else []), y, *x.ravel()) for c, y, x in
+                zip(coarse[at], labels[at], planes[at], strict=True)]
+        (root / name).write_bytes(bytes(np.array(part, np.uint8)))
+    names = root / ("batches.meta.txt" if classes == 10 else "fine_label_names.txt")
+    names.write_text("\n".join(f"name{i}" for i in range(classes)) + "\n\n")
+    left_out = f"name{labels[0]}"
+    loader = real(f"cifar{classes}:{tmp_path}", batch_size=6, subset=f'class != "{left_out}"', return_index=True)
     seen = 0
     for images, got, index in loader:
         for image, label, i in zip(images, got.tolist(), index.tolist(), strict=True):
-            assert (image == planes.reshape(35, 3, 32, 32)[i].transpose(1, 2, 0)).all()
-            assert label == labels.reshape(35)[i]
+            assert (image == planes[i].transpose(1, 2, 0)).all()
+            assert label == labels[i]
             seen += 1
-    assert seen == (labels != 3).sum()
+    assert seen == (labels != labels[0]).sum() > 0
 
 
 def tar(path: Path, folder: Path) -> int:

@@ -30,14 +30,6 @@ def bucket(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    w = World(tmp_path, monkeypatch)
-    yield w
-    for d in w.live:
-        d.stop()
-
-
 def cost(daemon: Any) -> dict[str, Any]:
     """What the bucket has cost."""
     (c,) = json.loads(daemon.cli("stats", "-o", "json").stdout)["stores"]
@@ -153,7 +145,7 @@ def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world):
     want = set(images_of_folder(world, bucket, sets))
     try:
         world.daemon(proxy.url, retry_for="1s")
-        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise")
+        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise", timeout=10)
         state["how"] = "expired for good"
         with pytest.raises(larder.Error, match="credentials have expired"):
             list(each(loader))

@@ -7,6 +7,7 @@ configurations. Outputs, and units of other programs, are ``text`` and ``ini``.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -99,6 +100,8 @@ def session(tmp_path, monkeypatch):
     draw(tmp_path / "data" / "train", 24, 2)
     draw(tmp_path / "data" / "val", 6, 3, seed=2)
     draw(tmp_path / "data" / "scraps", 2, 2, seed=3)
+    rows = [json.dumps({"text": f"photograph {i}", "label": i % 2, "source": "camera"}) for i in range(24)]
+    (tmp_path / "data" / "captions.jsonl").write_text("\n".join(rows) + "\n")
     home = Path(tempfile.mkdtemp(prefix="lp-"))  # short: a socket's path has at most 107 bytes
     tools = home / "bin"
     tools.mkdir()
@@ -196,7 +199,7 @@ def bucket(session, tmp_path):
 def test_page(page, session, tmp_path, request):
     (tmp_path / "train.py").write_text("import larder\n")
     script = script_of(page, tmp_path)
-    if page in ("docs/guides/stores.md", "README.md"):
+    if page in ("docs/guides/stores.md", "docs/guides/packing.md", "README.md"):
         script = request.getfixturevalue("bucket")(script)
     if any("torch" in p.read_text() for p in tmp_path.glob("step*.py")):
         request.getfixturevalue("torch")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from real import PATIENCE, Daemon
+from real import PATIENCE, Daemon, formats
 
 import larder
 
 HERE = Path(__file__).resolve()
-FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
@@ -39,13 +37,9 @@ def ids(real, uri, expr, **more):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_expressions_select_what_the_values_say(real, tmp_path, seed):
-    if not FORMATS.exists():
-        if os.environ.get("LARDER_REQUIRE_FORMATS"):
-            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
-        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
     out = tmp_path / "out"
     script = HERE.parent / "property_files.py"
-    subprocess.run([FORMATS, "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
+    subprocess.run([formats(), "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
     rows = json.loads((out / "want.json").read_text())
     for uri, (prefix, names) in json.loads((out / "uris.json").read_text()).items():
         scheme, _, rest = uri.partition(":")

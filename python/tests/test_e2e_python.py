@@ -433,25 +433,6 @@ def test_an_item_that_hangs_or_kills_costs_itself(real, fault):
     assert bad.id == 4 and bad.reason
 
 
-def test_items_unlike_others_are_bad_samples_with_both_types(real):
-    odd = {4: np.zeros(3), 8: "text", 12: None}  # none of them is looked at first
-    dataset = Items(14, lambda i: {"x": odd.get(i, np.zeros(2, np.float32))})
-    loader = real(dataset, batch_size=14, on_error="skip")
-    list(loader)
-    reasons = {q.id: q.reason for q in loader.quarantined}
-    assert "x has dtype float64, and float32 in other items" in reasons[4]
-    assert "x is str" in reasons[8] and "NoneType" in reasons[12] and len(reasons) == 3
-
-
-def test_a_dataset_that_changes_length(real):
-    numbers = list(range(10))
-    loader = real(numbers, batch_size=2)
-    list(loader)
-    numbers.append(10)
-    with pytest.raises(larder.InvalidError, match="had 10 samples, and has 11 now"):
-        iter(loader)
-
-
 def test_workers_start_anew_unless_they_persist(loader_of, torch):
     """Batches that were ready before the epoch began are of the workers before: at most as many as are made ahead."""
     for persistent, seen in ((False, [0, 1]), (True, [0, 0])):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real import formats
 from record_told import told
 
 import larder
 
 HERE = Path(__file__).resolve()
-FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
@@ -35,14 +35,11 @@ def rows(loader, want):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_fields_are_those_of_the_formats_own_readers(real, tmp_path, seed):
-    if not FORMATS.exists():
-        if os.environ.get("LARDER_REQUIRE_FORMATS"):
-            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
-        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
     out = tmp_path / "out"
-    subprocess.run([FORMATS, "-W", "ignore", HERE.parent / "record_files.py", out, str(seed)], check=True, timeout=600)
+    script = HERE.parent / "record_files.py"
+    subprocess.run([formats(), "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
     want = json.loads((out / "want.json").read_text())
-    assert len(want) == 19
+    assert len(want) == 24
     for uri, samples in want.items():
         scheme, _, rest = uri.partition(":")
         assert len(samples) > 30, uri

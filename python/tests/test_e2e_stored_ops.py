@@ -4,19 +4,18 @@ the same items from a dataset in Python, whatever the format."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from real import formats
 
 import larder
 from larder import ops
 
 HERE = Path(__file__).resolve()
-FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
@@ -40,12 +39,8 @@ class Scenes:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """Scenes in three formats, written once."""
-    if not FORMATS.exists():
-        if os.environ.get("LARDER_REQUIRE_FORMATS"):
-            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
-        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
     out = tmp_path_factory.mktemp("scenes")
-    subprocess.run([FORMATS, "-W", "ignore", HERE.parent / "joint_files.py", out, "1"], check=True, timeout=600)
+    subprocess.run([formats(), "-W", "ignore", HERE.parent / "joint_files.py", out, "1"], check=True, timeout=600)
     return out
 
 
@@ -95,6 +90,28 @@ def test_records_of_files_and_items_in_python_give_the_same_bytes(real, written,
     assert (files[0] == files[1]) == (steps != "all")
     (_, image, _), (_, mask, _) = files[0][1][:2]
     assert image == ((3, 14, 18) if steps == "all" else (*mask, 3))
+
+
+@larder.transform(version=1)
+def inverted(item, *, key):
+    return {**item, key: 255 - item[key]}
+
+
+def with_step(names):
+    """The recipe with a step in Python between its ops."""
+    fields, resize, *rest = recipe(names)
+    return [fields, resize, inverted.bind(key=names[0]), fields, *rest]
+
+
+@pytest.mark.parametrize("name", ["wds", "parquet", "mds"])
+def test_steps_in_python_get_the_items_that_the_formats_own_readers_give(real, written, name):
+    uri, scenes, names = told(written, name)
+    args = {"batch_size": 4, "shuffle": True, "seed": 5, "ragged": "list", "num_workers": 1}
+    files = epochs(real(uri, transform=with_step(names), **args), names, 2)
+    own = {"name": f"{name}-step", "cache": "items", "transform": with_step(scenes.names)}
+    items = epochs(real(scenes, **own, **args), scenes.names, 2)
+    assert [sorted(found) for found in files] == [list(range(len(scenes)))] * 2
+    assert files == items
 
 
 def test_an_image_and_a_class_need_no_fields(real, written):
@@ -155,7 +172,8 @@ def test_a_mask_that_is_not_named_is_warned_of(real, written):
         real(uri.replace("seg.png,", ""), batch_size=2, transform=[ops.HFlip()])
 
 
-def test_steps_in_python_are_refused_with_what_to_do(real, written):
+def test_functions_without_the_mark_are_refused_with_what_to_do(real, written):
     uri, _, _ = told(written, "wds")
-    with pytest.raises(larder.InvalidError, match="cannot run in the daemon"):
-        real(uri, batch_size=2, transform=[larder.transform(version=1)(lambda item: item)])
+    for transform in ([lambda item: item], [inverted, lambda item: item]):
+        with pytest.raises(larder.InvalidError, match=r"cannot run in the daemon.*@larder\.transform"):
+            real(uri, batch_size=2, transform=transform)

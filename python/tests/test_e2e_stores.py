@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from real import digest, draw
-from s3 import SECRET, Proxy, Server, World, images
+from s3 import SECRET, Proxy, Server, images
 
 import larder
 
@@ -25,14 +25,6 @@ def bucket(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path / "buckets")
     yield server
     server.stop()
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    w = World(tmp_path, monkeypatch)
-    yield w
-    for d in w.live:
-        d.stop()
 
 
 def test_a_bucket_gives_what_the_folder_gives(bucket, world, tmp_path):

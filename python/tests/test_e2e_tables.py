@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real import formats
 from table_files import value
 
 import larder
 
 HERE = Path(__file__).resolve()
-FORMATS = HERE.parents[2] / ".venv-formats" / "bin" / "python"
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
@@ -25,13 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     """The folder of what table_files.py wrote for three seeds."""
-    if not FORMATS.exists():
-        if os.environ.get("LARDER_REQUIRE_FORMATS"):
-            pytest.fail(f"{FORMATS} is missing, and LARDER_REQUIRE_FORMATS is set")
-        pytest.skip(f"{FORMATS} is missing (make setup makes it)")
     out = tmp_path_factory.mktemp("tables")
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "home")}
-    script = [FORMATS, "-W", "ignore", HERE.parent / "table_files.py", out, "1,2,3"]
+    script = [formats(), "-W", "ignore", HERE.parent / "table_files.py", out, "1,2,3"]
     subprocess.run(script, check=True, timeout=600, env=env)
     return out
 

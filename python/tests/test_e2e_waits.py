@@ -159,7 +159,8 @@ def test_cores_are_named(private, tmp_path):
 
 def test_an_absent_rank_is_named(real, server, small):
     kw = {"batch_size": 2, "transform": CROP, "job": "pair", "world_size": 2, "prefetch": 1}
-    first = real(f"imagefolder:{small}", rank=0, timeout=0.3, **kw)
+    server.cli("dataset", "add", f"imagefolder:{small}")
+    first = real(f"imagefolder:{small}", rank=0, timeout=3, **kw)  # a busy machine needs some of it to register
     it = iter(first)
     with pytest.raises(larder.DeadlineError) as e:
         next(it)
@@ -172,7 +173,7 @@ def test_an_absent_rank_is_named(real, server, small):
     ):
         assert words in str(e.value)
     wait = wait_of(server, "pair")
-    assert wait["cause"] == "rank" and wait["ranks"] == [1] and wait["seconds"] >= 0.3
+    assert wait["cause"] == "rank" and wait["ranks"] == [1] and wait["seconds"] >= 2
     assert re.fullmatch(r"rank 1 \d+\.\ds", row_of(server, "pair")["WAITS FOR"])
     assert "waits for  rank 1, which has not come" in server.cli("jobs", "describe", "pair").stdout
     assert "Now it waits for rank 1" in server.cli("explain", "pair").stdout
@@ -252,7 +253,9 @@ def test_stats_has_the_counters_of_the_dataset(private, tmp_path):
         totals.source_reads,
     )
     # The keys are documented, and stay.
-    assert set(vars(d)) == {"name", "uri", "samples", "bytes", "jobs", "bad_samples", "counters"}
+    names = {"name", "uri", "samples", "bytes", "jobs", "bad_samples", "counters"}
+    assert set(vars(d)) == names | {"outages", "outage_seconds", "jobs_waiting"}
+    assert d.outages == d.outage_seconds == d.jobs_waiting == 0
     assert np.isfinite(c.wait_seconds)
 
 

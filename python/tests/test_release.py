@@ -194,6 +194,9 @@ class Interrupt(BaseException):
 def test_an_interrupt_after_the_daemon_was_told_hides_no_later_telling(load, daemon, monkeypatch):
     """The frame that tells was sent and left the queue; then an interrupt comes."""
     daemon.group = 0  # the daemon looks only when the client tells it
+    sent, told = [], daemon.told
+    note = Session._note_told
+    monkeypatch.setattr(Session, "_note_told", lambda s, board: (sent.append(1), note(s, board)))
     _, it, _ = started(load, daemon, 100)
     session = it.run.session
 
@@ -206,9 +209,7 @@ def test_an_interrupt_after_the_daemon_was_told_hides_no_later_telling(load, dae
             return item
 
     session.queue = session.board.queue = Queue(session.queue)
-    raised, got, sent, told = [], [], [], daemon.told
-    note = Session._note_told
-    monkeypatch.setattr(Session, "_note_told", lambda s, board: (sent.append(1), note(s, board)))
+    raised, got = [], []
     while len(got) < 388:
         try:
             got += check(next(it))
@@ -240,11 +241,11 @@ def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, group):
                 for batch in it:
                     step = int(batch[2][0]) // 4
                     del batch
+                signal.setitimer(signal.ITIMER_REAL, 0)
                 break
-            except Interrupt:
+            except Interrupt:  # also the last one, which may come when all batches have
                 raised += 1
                 got.append(step)
-        signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)

@@ -35,7 +35,7 @@ func BenchmarkReads(b *testing.B) {
 		for j := 0; j < size; j += 8 {
 			le.PutUint64(payload[j:], r.Uint64())
 		}
-		s.Put("a", key(i), payload)
+		s.Put(Whom{Group: "a"}, key(i), payload)
 		if _, err := plain.Write(payload); err != nil {
 			b.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func BenchmarkReads(b *testing.B) {
 			_ = f.Close()
 		}
 	}
-	tier := func(i int, buf []byte) bool { return s.Get("a", key(i), buf) }
+	tier := func(i int, buf []byte) bool { return s.Get(Whom{Group: "a"}, key(i), buf) }
 	pread := func(i int, buf []byte) bool {
 		k, err := plain.ReadAt(buf, int64(i)*size)
 		return err == nil && k == size

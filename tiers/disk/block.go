@@ -292,7 +292,7 @@ func (w *blockWriter) reserve(room int64) bool {
 		return true
 	}
 	// Once it is begun, what is needed as much may leave for it.
-	if !w.s.reserve(room-w.room, w.group, w.equal || w.at > 0) {
+	if !w.s.reserve(room-w.room, class{group: w.group}, w.equal || w.at > 0) {
 		w.failure = errNoRoom
 		return false
 	}

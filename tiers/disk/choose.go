@@ -1,9 +1,14 @@
 package disk
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
-// What leaves is decided here, without I/O. The unit is a segment or a block: entries of a segment belong to one
-// dataset and so are needed alike.
+// What leaves is decided here, without I/O. The unit is a segment or a block. Entries of a segment belong to one
+// dataset and were needed alike when they were written. Jobs come and go, so that a segment's need follows from the
+// reads: each says how many jobs have the sample in their subset. A segment that was not read since a start is needed
+// by all jobs on its dataset.
 //
 // A newcomer takes the place of what is needed less, and of nothing that is needed as much: in shuffled epochs, no
 // policy that sees no future does better than to keep what is there, and a disk wears out by writing. So that bytes
@@ -12,7 +17,7 @@ import "slices"
 
 // candidate is what may leave.
 type candidate struct {
-	need   int    // live jobs on its dataset
+	need   int    // live jobs that read it in every epoch
 	used   uint64 // when it was used last, by the store's clock of uses
 	room   int64  // bytes of disk that become free
 	pinned bool   // it is being read or written
@@ -50,6 +55,29 @@ func choose(all []candidate, want int64, need int, equal bool) ([]int, bool) {
 		}
 	}
 	return nil, false
+}
+
+// lately is over how many reads of a segment its need is a mean.
+const lately = 16
+
+// readFor notes that an entry was read that so many jobs read in every epoch; 0 = not known.
+func (g *segment) readFor(jobs int) {
+	switch {
+	case jobs <= 0:
+	case g.seen == 0:
+		g.seen = float64(jobs)
+	default:
+		g.seen += (float64(jobs) - g.seen) / min(lately, float64(max(1, len(g.hashes))))
+	}
+}
+
+// needed is the need of a segment, when so many jobs need its group. It is whole, so that segments that are needed
+// almost alike do not take the place of each other.
+func (g *segment) needed(group int) int {
+	if g.seen == 0 {
+		return group
+	}
+	return min(group, int(math.Round(g.seen)))
 }
 
 // stale reports whether a segment is one that no read finds any more: so many reads of its dataset went by since one

@@ -29,7 +29,7 @@ func writeForEver(dir string) {
 		os.Exit(1)
 	}
 	for i := from; ; i++ {
-		s.Put("a", keyOf(i), bytesOf(i))
+		s.Put(Whom{Group: "a"}, keyOf(i), bytesOf(i))
 		if i%20 != 19 {
 			continue
 		}

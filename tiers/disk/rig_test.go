@@ -56,7 +56,7 @@ func has(t testing.TB, s *Store, group string, i int) bool {
 	t.Helper()
 	want := bytesOf(i)
 	got := make([]byte, len(want))
-	ok := s.Get(group, keyOf(i), got)
+	ok := s.Get(Whom{Group: group}, keyOf(i), got)
 	if ok && !bytes.Equal(got, want) {
 		t.Fatalf("entry %d has other bytes than were put", i)
 	}
@@ -65,7 +65,7 @@ func has(t testing.TB, s *Store, group string, i int) bool {
 
 func put(s *Store, group string, from, to int) {
 	for i := from; i < to; i++ {
-		s.Put(group, keyOf(i), bytesOf(i))
+		s.Put(Whom{Group: group}, keyOf(i), bytesOf(i))
 		if i%500 == 499 {
 			s.Flush()
 		}

@@ -18,13 +18,14 @@ type leaver struct {
 	room int64
 }
 
-// reserve takes n bytes for a group, and evicts for them what is needed less, or, if equal, as much. It does I/O.
-func (s *Store) reserve(n int64, group string, equal bool) bool {
+// reserve takes n bytes for entries of a class, and evicts for them what is needed less, or, if equal, as much. It does
+// I/O.
+func (s *Store) reserve(n int64, c class, equal bool) bool {
 	s.evict.Lock()
 	defer s.evict.Unlock()
 	s.mu.Lock()
 	h := &s.held
-	leave, ok := s.victims(h.used+n-s.limit(), s.cfg.Need(group), equal)
+	leave, ok := s.victims(h.used+n-s.limit(), s.needOf(c), equal)
 	s.mu.Unlock()
 	if !ok {
 		return false
@@ -95,7 +96,7 @@ func (s *Store) victims(want int64, need int, equal bool) ([]leaver, bool) {
 	var all []candidate
 	var take []func() leaver
 	for _, g := range h.segments { // order-free: used differs
-		c := candidate{need: needs[g.group.name], used: g.used, room: g.room, pinned: g.refs > 0}
+		c := candidate{need: g.needed(needs[g.group.name]), used: g.used, room: g.room, pinned: g.refs > 0}
 		if g.stage == finished && stale(g.group.reads-g.found, len(h.index)) {
 			c.need = 0
 		}
@@ -124,11 +125,16 @@ func (h *state) dropSegment(g *segment) leaver {
 		}
 	}
 	delete(h.segments, g.id)
-	if h.filling[g.group.name] == g {
-		delete(h.filling, g.group.name)
-	}
+	h.unfill(g)
 	g.stage, g.hashes = leaving, nil
 	return leaver{g.name, g.file, g.room}
+}
+
+// unfill ends that a segment is appended to; mu is held.
+func (h *state) unfill(g *segment) {
+	if c := (class{g.group.name, g.jobs}); h.filling[c] == g {
+		delete(h.filling, c)
+	}
 }
 
 // removeAll removes files, and counts their room as free when they are gone.

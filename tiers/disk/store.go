@@ -62,7 +62,7 @@ type state struct {
 	next       uint32
 	index      map[uint64]place
 	segments   map[uint32]*segment
-	filling    map[string]*segment // by group
+	filling    map[class]*segment
 	groups     map[string]*group
 	blocks     map[string]*block // by key
 	idle       []*block          // that are open without a reader, longest first
@@ -73,14 +73,36 @@ type state struct {
 	queued  int64            // bytes
 }
 
+// Whom is for whom bytes are read.
+type Whom struct {
+	Group string // the dataset
+	Jobs  int    // live jobs, of those on the group, that read these bytes in every epoch; 0 = not known: all
+}
+
+// class is entries of a group that are needed alike: a segment has those of one class.
+type class struct {
+	group string // as in files
+	jobs  int    // Whom.Jobs
+}
+
+// needOf is how many live jobs need entries of a class: never more than need the group. mu is held.
+func (s *Store) needOf(c class) int {
+	n := s.cfg.Need(c.group)
+	if c.jobs > 0 {
+		n = min(n, c.jobs)
+	}
+	return n
+}
+
 // place is where an entry lies.
 type place struct{ segment, off, size uint32 }
 
 // group is a dataset.
 type group struct {
 	name         string
-	reads        uint64    // by which a segment becomes stale
-	refusedUntil time.Time // entries of it are refused without a look
+	reads        uint64 // by which a segment becomes stale
+	refused      int    // entries that are needed by no more than so many are refused without a look,
+	refusedUntil time.Time
 }
 
 // segment is a file of entries of one group.
@@ -89,8 +111,10 @@ type segment struct {
 	name   string
 	group  *group
 	file   file
-	len    int64 // of its head and entries
-	room   int64 // counted against the size
+	len    int64   // of its head and entries
+	jobs   int     // of the class it is filled with
+	seen   float64 // jobs that its entries were read for lately, on average; 0 = not known
+	room   int64   // counted against the size
 	hashes []uint64
 	refs   int    // who reads or writes it
 	used   uint64 // the clock at its last use
@@ -110,7 +134,7 @@ const (
 // item is an entry that waits to be written.
 type item struct {
 	hash  uint64
-	group string
+	class class
 	key   []byte
 	data  []byte
 }
@@ -166,7 +190,7 @@ func Open(cfg Config) (*Store, error) {
 func (s *Store) forget() {
 	h := &s.held
 	h.used = fixedRoom
-	h.index, h.segments, h.filling = map[uint64]place{}, map[uint32]*segment{}, map[string]*segment{}
+	h.index, h.segments, h.filling = map[uint64]place{}, map[uint32]*segment{}, map[class]*segment{}
 	h.groups, h.blocks = map[string]*group{}, map[string]*block{}
 }
 
@@ -195,12 +219,12 @@ func SameGroup(name, group string) bool {
 }
 
 // Get fills buf, which has the key's size, with the bytes of an entry, and reports whether it could: they are what was
-// put. group is whom the read is for.
-func (s *Store) Get(group string, k Key, buf []byte) bool {
+// put.
+func (s *Store) Get(whom Whom, k Key, buf []byte) bool {
 	if int64(len(buf)) != k.Size {
 		return false
 	}
-	group = groupName(group)
+	group := groupName(whom.Group)
 	x := s.heads.Get().(*scratch)
 	defer s.heads.Put(x)
 	x.buf = k.append(append(x.buf[:0], make([]byte, entryHead)...))
@@ -234,7 +258,7 @@ func (s *Store) Get(group string, k Key, buf []byte) bool {
 	if err == nil && !matches(x.buf, x.want, buf) {
 		err = errTorn
 	}
-	s.read(seg, hash, at, err)
+	s.read(seg, hash, at, whom.Jobs, err)
 	return err == nil
 }
 
@@ -245,8 +269,8 @@ func matches(b, key, payload []byte) bool {
 		h.valid(b, key) && h.sum == xxhash.Sum64(payload)
 }
 
-// read ends a read of an entry.
-func (s *Store) read(seg *segment, hash uint64, at place, err error) {
+// read ends a read of an entry, for so many jobs.
+func (s *Store) read(seg *segment, hash uint64, at place, jobs int, err error) {
 	s.mu.Lock()
 	h := &s.held
 	seg.refs--
@@ -254,6 +278,7 @@ func (s *Store) read(seg *segment, hash uint64, at place, err error) {
 	if err == nil {
 		h.clock++
 		seg.used, seg.found = h.clock, seg.group.reads
+		seg.readFor(jobs)
 		h.counts.Hits++
 		h.counts.HitBytes += uint64(at.size)
 		h.fault.readWorked()
@@ -271,13 +296,13 @@ func (s *Store) read(seg *segment, hash uint64, at place, err error) {
 	s.failed(reading, seg.name, err)
 }
 
-// Put offers the bytes of an entry, of a group. It copies them, never waits for the disk, and never fails: what there
+// Put offers the bytes of an entry. It copies them, never waits for the disk, and never fails: what there
 // is no room for is left out.
-func (s *Store) Put(group string, k Key, b []byte) {
+func (s *Store) Put(whom Whom, k Key, b []byte) {
 	if int64(len(b)) != k.Size || k.Size > maxEntry {
 		return
 	}
-	group = groupName(group)
+	c := class{groupName(whom.Group), whom.Jobs}
 	key := k.append(nil)
 	if len(key) > maxKey {
 		return
@@ -294,13 +319,13 @@ func (s *Store) Put(group string, k Key, b []byte) {
 		h.counts.Skipped++
 		s.mu.Unlock()
 		return
-	case s.cfg.now().Before(h.groupOf(group).refusedUntil):
+	case s.refuses(c):
 		h.counts.Refused++
 		s.mu.Unlock()
 		return
 	}
 	h.queued += k.Size
-	it := &item{hash: hash, group: group, key: key}
+	it := &item{hash: hash, class: c, key: key}
 	s.mu.Unlock()
 	it.data = bytes.Clone(b) // outside the lock; the room is taken
 	s.mu.Lock()
@@ -312,6 +337,12 @@ func (s *Store) Put(group string, k Key, b []byte) {
 	h.pending[hash] = it
 	h.queue = append(h.queue, it)
 	s.wake.Broadcast()
+}
+
+// refuses reports whether entries needed as much were refused a moment ago; mu is held.
+func (s *Store) refuses(c class) bool {
+	g := s.held.groupOf(c.group)
+	return s.cfg.now().Before(g.refusedUntil) && s.needOf(c) <= g.refused
 }
 
 // Flush waits until what was put has been written or left out.

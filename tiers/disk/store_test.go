@@ -30,7 +30,7 @@ func TestRoundTrip(t *testing.T) {
 			{k.Place, k.Object, k.Version + 1, k.Off, k.Size}, {k.Place, k.Object, k.Version, k.Off + 1, k.Size},
 			{k.Place + "t", k.Object[1:], k.Version, k.Off, k.Size}, {k.Place, k.Object, k.Version, k.Off, k.Size - 1},
 		} {
-			if s.Get("a", other, make([]byte, other.Size)) {
+			if s.Get(Whom{Group: "a"}, other, make([]byte, other.Size)) {
 				t.Errorf("the key %+v found what was put under %+v", other, k)
 			}
 		}
@@ -177,7 +177,7 @@ func TestStale(t *testing.T) {
 		for i := range 1000 {
 			if !has(t, s, "a", 5000+i) {
 				c.seconds.Add(1)
-				s.Put("a", keyOf(5000+i), bytesOf(5000+i))
+				s.Put(Whom{Group: "a"}, keyOf(5000+i), bytesOf(5000+i))
 			}
 		}
 		s.Flush()
@@ -214,7 +214,7 @@ func TestManyAtOnce(t *testing.T) {
 			for range 600 {
 				i := r.IntN(1000)
 				if !has(t, s, "a", i) {
-					s.Put("a", keyOf(i), bytesOf(i))
+					s.Put(Whom{Group: "a"}, keyOf(i), bytesOf(i))
 				}
 			}
 		})

@@ -39,7 +39,7 @@ func (s *Store) write() {
 	}
 }
 
-// take waits for entries, and takes some of one group; nil = the store closes.
+// take waits for entries, and takes some of one class; nil = the store closes.
 func (s *Store) take() (batch []*item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,20 +51,28 @@ func (s *Store) take() (batch []*item) {
 		s.wake.Wait()
 	}
 	var n int64
-	group := h.queue[0].group
-	for len(h.queue) > 0 && len(batch) < batchItems && n < batchBytes && h.queue[0].group == group {
-		n += int64(len(h.queue[0].data))
-		batch = append(batch, h.queue[0])
-		h.queue[0] = nil
-		h.queue = h.queue[1:]
+	left, of := h.queue[:0], h.queue[0].class
+	for i, it := range h.queue {
+		if len(batch) == batchItems || n >= batchBytes {
+			left = append(left, h.queue[i:]...)
+			break
+		}
+		if it.class != of {
+			left = append(left, it)
+			continue
+		}
+		n += int64(len(it.data))
+		batch = append(batch, it)
 	}
+	clear(h.queue[len(left):])
+	h.queue = left
 	return batch
 }
 
 func (s *Store) writeAll(items []*item) {
 	for len(items) > 0 {
 		first := items[0]
-		g := s.segmentFor(first.group, entryLen(int64(len(first.key)), int64(len(first.data))))
+		g := s.segmentFor(first.class, entryLen(int64(len(first.key)), int64(len(first.data))))
 		if g == nil {
 			s.refused(items)
 			return
@@ -95,7 +103,11 @@ func (s *Store) refused(items []*item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held.counts.Refused += uint64(len(items))
-	s.held.groupOf(items[0].group).refusedUntil = s.cfg.now().Add(refuseFor)
+	g, now, need := s.held.groupOf(items[0].class.group), s.cfg.now(), s.needOf(items[0].class)
+	if now.Before(g.refusedUntil) {
+		need = max(need, g.refused)
+	}
+	g.refused, g.refusedUntil = need, now.Add(refuseFor)
 }
 
 // unpin ends a use of a segment.
@@ -114,12 +126,12 @@ func (s *Store) closeLeft(g *segment) {
 	}
 }
 
-// segmentFor returns the segment that entries of a group are appended to, pinned, and makes a new one where that is
+// segmentFor returns the segment that entries of a class are appended to, pinned, and makes a new one where that is
 // full; nil = there is no room, or the disk failed.
-func (s *Store) segmentFor(name string, first int64) *segment {
+func (s *Store) segmentFor(c class, first int64) *segment {
 	s.mu.Lock()
 	h := &s.held
-	g := h.filling[name]
+	g := h.filling[c]
 	if g != nil {
 		g.refs++
 		full := len(g.hashes) > 0 && g.len+first > segmentSize(h.size)
@@ -134,15 +146,15 @@ func (s *Store) segmentFor(name string, first int64) *segment {
 	h.next++
 	id := h.next
 	s.mu.Unlock()
-	length := fileHeadLen(name, "")
+	length := fileHeadLen(c.group, "")
 	room := roomOf(length + trailer)
-	if !s.reserve(room, name, false) {
+	if !s.reserve(room, c, false) {
 		return nil
 	}
-	g = &segment{id: id, name: segmentName(id), len: length, room: room, refs: 1}
+	g = &segment{id: id, name: segmentName(id), len: length, room: room, refs: 1, jobs: c.jobs, seen: float64(c.jobs)}
 	var err error
 	if g.file, err = s.files.open(g.name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL); err == nil {
-		err = g.file.writev([][]byte{appendFileHead(nil, segmentMagic, name, "")}, 0)
+		err = g.file.writev([][]byte{appendFileHead(nil, segmentMagic, c.group, "")}, 0)
 	}
 	if err != nil {
 		s.failed(writing, g.name, err)
@@ -152,9 +164,9 @@ func (s *Store) segmentFor(name string, first int64) *segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.clock++
-	g.group = h.groupOf(name)
+	g.group = h.groupOf(c.group)
 	g.used, g.found = h.clock, g.group.reads
-	h.segments[id], h.filling[name] = g, g
+	h.segments[id], h.filling[c] = g, g
 	return g
 }
 
@@ -172,7 +184,7 @@ var padding [8]byte
 // appendTo writes entries to the end of a segment, which gets that length; false = no room, or the disk failed.
 func (s *Store) appendTo(g *segment, items []*item, length int64) bool {
 	room := roomOf(length + indexEntry*int64(len(g.hashes)+len(items)) + trailer)
-	if room > g.room && !s.reserve(room-g.room, g.group.name, false) {
+	if room > g.room && !s.reserve(room-g.room, class{g.group.name, g.jobs}, false) {
 		return false
 	}
 	heads := make([]byte, 0, len(items)*(entryHead+256))
@@ -225,9 +237,7 @@ func (s *Store) finish(g *segment) {
 		}
 	}
 	g.stage = finished
-	if h.filling[g.group.name] == g {
-		delete(h.filling, g.group.name)
-	}
+	h.unfill(g)
 	s.mu.Unlock()
 	end := appendTrailer(nil, table, g.len, int64(len(table)/indexEntry))
 	if err := g.file.writev([][]byte{table, end}, g.len); err != nil {

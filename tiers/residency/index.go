@@ -25,6 +25,12 @@ type restorer interface {
 	Restore(h uint32, need int)
 }
 
+// returner is an Evictor to which an entry that was taken out for a moment comes back as what it was, whatever was
+// removed meanwhile. To others it comes as a new one.
+type returner interface {
+	PutBack(h uint32, need int)
+}
+
 // sighted is an Evictor that sees the keys of newcomers: Admit for each key that was requested and is not
 // in (false: it stays out), Newcomer when an entry is taken out to be inserted again. Victim and Insert are about that
 // key.
@@ -66,6 +72,7 @@ type Index struct {
 	numPages  uint32
 	lastGen   uint32
 	victims   []uint32 // entries: scratch of makeRoom
+	found     []Handle // scratch of onPage
 	calling   bool     // an evicted callback runs
 	asked     uint64   // calls of Evictors
 }
@@ -197,7 +204,7 @@ func (x *Index) Resize(h Handle, bytes int64, evicted func(Handle, ident.Key)) b
 			}
 			x.evictAll(f, evicted)
 			e = x.ownEntry(s.entry) // a callback may have taken a snapshot
-			x.insert(t, s.entry)
+			x.putBack(t, s.entry)
 		}
 		sum.used += more
 		if t.shares != nil {
@@ -326,6 +333,17 @@ func (x *Index) insert(t *tier, n uint32) {
 	}
 	x.asked++
 	t.ev.Insert(n, int(e.need))
+}
+
+// putBack puts an entry that was taken out for a moment into the Evictor again. That it had to be taken out may be due
+// to entries of a need below 0, of which nothing else must show.
+func (x *Index) putBack(t *tier, n uint32) {
+	if r, ok := t.ev.(returner); ok {
+		x.asked++
+		r.PutBack(n, int(x.entry(n).need))
+		return
+	}
+	x.insert(t, n)
 }
 
 // makeRoom takes victims out of the Evictor into x.victims until want more bytes fit, and whole ones into the share of

@@ -79,6 +79,71 @@ func (t *tables) Each(f ident.Form, fn func(Handle, ident.Key)) {
 	}
 }
 
+// EachPinned calls fn for every pinned entry, those that are out among them, with its pins, in no useful order. For
+// checks: it looks at all entries.
+func (t *tables) EachPinned(fn func(h Handle, k ident.Key, pins int)) {
+	for n := range t.entries {
+		if e := t.entry(n); e.gen != 0 {
+			if pins := t.slot(e.at).pins(); pins > 0 {
+				fn(Handle(e.at), t.key(e.at), int(pins))
+			}
+		}
+	}
+}
+
+// walkPages is how many pages of objects one Walk looks at, those without an entry included.
+const walkPages = 1 << 14
+
+// Walk calls fn for resident entries whose need is not below 0, in the order of objects: of those from from up to, not
+// including, to, both at the beginning of a page (AlignObject). It stops before a page with which it would have called
+// fn more than n times, but for the first one, and after walkPages pages. It returns where to continue, to if nothing
+// is left, and how often it has called fn. Where it stops does not depend on entries whose need is below 0. fn may do
+// what it may in Each.
+func (x *Index) Walk(from, to ident.ObjectID, n int, fn func(Handle, ident.Key)) (next ident.ObjectID, calls int) {
+	top := 0
+	for _, p := range x.planes {
+		top = max(top, len(p.dir))
+	}
+	for i, pages := int(from>>pageBits), 0; ident.ObjectID(i)<<pageBits < to && i < top; i++ {
+		more := x.onPage(i)
+		if calls > 0 && calls+len(more) > n || pages == walkPages {
+			return ident.ObjectID(i) << pageBits, calls
+		}
+		for _, h := range more {
+			fn(h, x.key(uint32(h)))
+		}
+		calls += len(more)
+		pages++
+	}
+	return to, calls
+}
+
+// AlignObject returns the first object of the page that x is on.
+func AlignObject(x ident.ObjectID) ident.ObjectID { return x &^ (1<<pageBits - 1) }
+
+// onPage returns the resident entries of page i of all planes whose need is not below 0, by object. The result is good
+// until the next call.
+func (x *Index) onPage(i int) []Handle {
+	x.found = x.found[:0]
+	for _, p := range x.planes {
+		if i >= len(p.dir) || p.dir[i] == 0 {
+			continue
+		}
+		first := p.dir[i] << pageBits
+		for at := first; at < first+1<<pageBits; at++ {
+			if s := x.slot(at); s.state() == resident && x.entry(s.entry).need >= 0 {
+				x.found = append(x.found, Handle(at))
+			}
+		}
+	}
+	if len(x.planes) > 1 {
+		slices.SortStableFunc(x.found, func(a, b Handle) int {
+			return int(a&(1<<pageBits-1)) - int(b&(1<<pageBits-1))
+		})
+	}
+	return x.found
+}
+
 // Slots returns how many places there are to look at with Some, empty ones included.
 func (x *Index) Slots() int { return int(x.entries) }
 

@@ -77,22 +77,7 @@ func TestFollowsRistretto(t *testing.T) {
 				if !e.Admit(key(x), 1) {
 					rt.Fatal("refused unasked")
 				}
-				var gone []uint32
-				fits := true
-				for n := len(in) + 1 - room + dice%2; n > 0 && fits && len(gone) < n && e.Len() > 0; {
-					v, ok := e.Victim(1)
-					if again, ok2 := e.Victim(1); again != v || ok2 != ok {
-						rt.Fatalf("victim %d, then %d", v, again)
-					}
-					if fits = ok; !ok {
-						break
-					}
-					if _, known := at[v]; !known {
-						rt.Fatalf("victim %d is no entry", v)
-					}
-					e.Remove(v)
-					gone = append(gone, v)
-				}
+				gone, fits := victims(rt, e, at, len(in)+1-room+dice%2)
 				if dice%5 == 0 {
 					fits = false
 				}
@@ -117,18 +102,43 @@ func TestFollowsRistretto(t *testing.T) {
 			}
 		}
 		check()
-		for range len(in) {
-			h, ok := e.Coldest()
-			if !ok {
-				rt.Fatal("nothing to give up")
-			}
-			remove(h)
-		}
-		check()
-		if _, ok := e.Coldest(); ok {
-			rt.Fatal("an empty tier gives something up")
-		}
+		leaveOneByOne(rt, e, len(in), remove, check)
 	})
+}
+
+// victims removes up to n entries, in the order in which they leave. fits says that all n did.
+func victims(rt *rapid.T, e *Evictor, at map[uint32]int, n int) (gone []uint32, fits bool) {
+	fits = true
+	for n > 0 && fits && len(gone) < n && e.Len() > 0 {
+		v, ok := e.Victim(1)
+		if again, ok2 := e.Victim(1); again != v || ok2 != ok {
+			rt.Fatalf("victim %d, then %d", v, again)
+		}
+		if fits = ok; !ok {
+			break
+		}
+		if _, known := at[v]; !known {
+			rt.Fatalf("victim %d is no entry", v)
+		}
+		e.Remove(v)
+		gone = append(gone, v)
+	}
+	return gone, fits
+}
+
+// leaveOneByOne has all n entries leave.
+func leaveOneByOne(rt *rapid.T, e *Evictor, n int, remove func(h uint32), check func()) {
+	for range n {
+		h, ok := e.Coldest()
+		if !ok {
+			rt.Fatal("nothing to give up")
+		}
+		remove(h)
+	}
+	check()
+	if _, ok := e.Coldest(); ok {
+		rt.Fatal("an empty tier gives something up")
+	}
 }
 
 func TestMisusePanics(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"larder/internal/coordinator"
@@ -18,18 +19,25 @@ import (
 type Config struct {
 	Window    int   // tasks that a worker may have at once, or more if they are quick; at least 1
 	MaxRecord int64 // bytes of the largest record
-	Room      int64 // bytes that records may have that no tier holds, before another one is begun
+	Room      int64 // bytes that records may have that no tier holds: an equal share for each job that has any
 	Store     *tiers.Store
 	Tiers     *work.Serial // carries out what was decided about the tiers before a task
 	Rings     *ring.Set
 	Meters    *work.Meters
 	// Send takes what became of a task: a coordinator.Prepared or coordinator.Filled. It is false when the loop has ended.
 	Send func(coordinator.Event) bool
+	// SendAll is Send for several of them, in order; it takes the slice over. nil = Send.
+	SendAll func([]coordinator.Event) bool
 	// Owns reports whether a process holds a rank of a job.
 	Owns func(pid int32, job ident.JobID) bool
 	// Native runs built-in ops on a record, in another goroutine, and calls done there with what came of it, which is not
 	// to be kept. It does not wait.
 	Native func(j *work.Job, runs []work.Run, key prep.RandKey, blob []byte, done func(out []byte, err error))
+	// Read reads an object of a job as a record and runs built-in ops on it, in another goroutine, and calls done there
+	// with the record, which is not to be kept, and with what was read, or why there is none. Lost: the daemon stops. It
+	// does not wait. Nil = no job has samples that are read.
+	Read func(j *work.Job, o ident.ObjectID, runs []work.Run, key prep.RandKey,
+		done func(out []byte, ev coordinator.Prepared))
 	// Ended reports whether a job has ended.
 	Ended func(job ident.JobID) bool
 	// Note writes a line to the log without waiting for it.
@@ -55,13 +63,15 @@ type Crew struct {
 		fresh   []*Worker             // that may have room for a task, for the feeder
 		added   []*task               // for the feeder
 		dropped []*task               // for the feeder to answer: whoever drops them must not wait
+		reads   reads                 // tasks that begin with reading
 		judged  map[*task]func() bool // tasks of workers that ended, until judge says whether that counts
 		copies  map[coordinator.FlightID]copied
 		held    map[fit]int64 // bytes of copies
 		spare   [][]byte
 		stats   Stats
 	}
-	wake *sync.Cond // for the feeder
+	wake   *sync.Cond  // for the feeder
+	unsent atomic.Bool // something was added since Flush
 }
 
 // copied is a record that no tier holds.
@@ -118,6 +128,7 @@ func (c *Crew) Stop() {
 	for _, f := range c.mu.order {
 		drop = append(drop, c.mu.queues[f].all()...)
 	}
+	drop = append(drop, c.mu.reads.remove(func(*task) bool { return true })...)
 	drop = append(append(drop, c.mu.added...), c.mu.dropped...)
 	for t, stop := range c.mu.judged { // order-free: all of them are dropped
 		stop()
@@ -133,8 +144,8 @@ func (c *Crew) Stop() {
 	}
 }
 
-// Add takes a Prepare, Augment or *Fill of the coordinator. It does not wait. r is the ring of a Fill, which the Crew
-// releases; nil = its client is gone.
+// Add takes a Prepare, Augment or *Fill of the coordinator, to hand it out after Flush. It does not wait. r is the ring
+// of a Fill, which the Crew releases; nil = its client is gone.
 func (c *Crew) Add(what coordinator.Effect, j *work.Job, r *ring.Ring) {
 	t := newTask(what, j, r, c.cfg.Tiers.Mark())
 	t.followed = c.cfg.Ended(j.ID)
@@ -146,7 +157,14 @@ func (c *Crew) Add(what coordinator.Effect, j *work.Job, r *ring.Ring) {
 	}
 	c.mu.added = append(c.mu.added, t)
 	c.mu.Unlock()
-	c.wake.Signal()
+	c.unsent.Store(true)
+}
+
+// Flush has the feeder hand out what was added, so that what one step of the coordinator asks for travels together.
+func (c *Crew) Flush() {
+	if c.unsent.Swap(false) {
+		c.wake.Signal()
+	}
 }
 
 // Discard drops the working copy of a flight.
@@ -168,6 +186,7 @@ func (c *Crew) Discard(id coordinator.FlightID) {
 // refresh has the feeder look whether any worker may have a task now; c.mu is held.
 func (c *Crew) refresh() {
 	c.mu.fresh = append(c.mu.fresh[:0], c.mu.workers...)
+	c.mu.reads.look = true
 	c.wake.Signal()
 }
 
@@ -197,7 +216,7 @@ func (c *Crew) feed() {
 func (c *Crew) await() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.mu.added) == 0 && len(c.mu.fresh) == 0 && len(c.mu.dropped) == 0 && !c.mu.stopped {
+	for len(c.mu.added) == 0 && len(c.mu.fresh) == 0 && len(c.mu.dropped) == 0 && !c.mu.reads.due() && !c.mu.stopped {
 		c.wake.Wait()
 	}
 	return !c.mu.stopped
@@ -212,18 +231,27 @@ func (c *Crew) round() {
 	}
 	added, fresh, dropped := c.mu.added, c.mu.fresh, c.mu.dropped
 	c.mu.added, c.mu.fresh, c.mu.dropped = nil, nil, nil
-	var trivial, native []*task
+	var trivial, native, reading []*task
 	for _, t := range added {
 		switch {
 		case t.answered():
 			trivial = append(trivial, t)
+		case t.job.Made.Reads(t.first) && t.probe: // it waits for no room, because other jobs wait for it
+			c.mu.reads.running++
+			reading = append(reading, t)
+		case t.job.Made.Reads(t.first):
+			c.mu.reads.push(t)
 		case len(t.runs) > 0:
 			native = append(native, t)
 		default:
 			c.enqueue(t)
 		}
 	}
+	reading = append(reading, c.startReads()...)
 	c.mu.Unlock()
+	for _, t := range reading {
+		c.read(t)
+	}
 	for _, t := range native {
 		c.native(t)
 	}
@@ -326,7 +354,7 @@ func (c *Crew) take(w *Worker) *task {
 // have it, and not one whose record would have no room. c.mu is held.
 func (c *Crew) mayDo(w *Worker, t *task) bool {
 	keeps := t.blob == nil && (t.copies() || t.last < t.end)
-	if keeps && c.mu.held[t.fit] > 0 && c.mu.held[t.fit] >= c.cfg.Room/int64(max(len(c.mu.held), 1)) {
+	if keeps && !c.mayHold(t.fit) {
 		return false
 	}
 	if t.avoid != w.id {
@@ -378,6 +406,9 @@ func (c *Crew) Closed(k ring.Key) {
 // Ended answers the tasks of a job that has ended, and of those that ended before: a job that followed them may have
 // been the last. What others wait for comes again.
 func (c *Crew) Ended(id ident.JobID) {
+	c.mu.Lock()
+	c.mu.reads.forget(func(f fit) bool { return f.job == id || c.cfg.Ended(f.job) })
+	c.mu.Unlock()
 	c.drop(func(t *task) bool { return t.job.ID == id || c.cfg.Ended(t.job.ID) })
 }
 
@@ -392,6 +423,7 @@ func (c *Crew) drop(is func(*task) bool) {
 			c.forget(f)
 		}
 	}
+	out = append(out, c.mu.reads.remove(is)...)
 	added := c.mu.added
 	c.mu.added = nil
 	for _, t := range added {

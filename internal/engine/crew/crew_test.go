@@ -210,6 +210,12 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 	return r
 }
 
+// Add is Crew.Add, as the effect of a step of its own.
+func (r *rig) Add(what coordinator.Effect, j *work.Job, x *ring.Ring) {
+	r.Crew.Add(what, j, x)
+	r.Flush()
+}
+
 func (r *rig) prepare(id coordinator.FlightID, keep bool) {
 	r.Add(coordinator.Prepare{Flight: id, Job: 1, Turn: uint64(id), Keep: keep,
 		Key: ident.Key{Object: ident.ObjectID(id), Form: ident.Decoded, Recipe: 2}}, r.job, nil)

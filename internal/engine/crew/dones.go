@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/record"
 	"larder/internal/session/wire"
@@ -35,6 +36,7 @@ func (w *Worker) Dones(d wire.DonesFrame) error {
 		bytes = st.Size()
 	}
 	var fits fitting
+	defer fits.close()
 	for _, a := range tasks {
 		kept, why := false, err
 		if why == nil {
@@ -99,11 +101,32 @@ func (w *Worker) stackAt(d wire.DonesFrame) (*record.Stack, error) {
 	return st, err
 }
 
-// fitting is what a stack was compared with last.
+// fitting is what a stack was compared with last, and the ring that it went to, which is held.
 type fitting struct {
 	made *work.Made
 	last uint32
 	err  error
+	key  ring.Key
+	ring *ring.Ring
+}
+
+// ringOf is Crew.ringOf, until close.
+func (f *fitting) ringOf(c *Crew, t *task) *ring.Ring {
+	if t.ring != nil {
+		return t.ring
+	}
+	if k := t.ringKey(); f.ring == nil || f.key != k {
+		f.close()
+		f.key, f.ring = k, c.cfg.Rings.Hold(k)
+	}
+	return f.ring
+}
+
+func (f *fitting) close() {
+	if f.ring != nil {
+		f.ring.Release()
+		f.ring = nil
+	}
 }
 
 // takeSample copies a sample of a stack to where it belongs, and checks the copy. Values that may be anything go
@@ -116,16 +139,15 @@ func (c *Crew) takeSample(a answered, st *record.Stack, fits *fitting) (kept boo
 	if t.fill == nil || st.Bools() {
 		return c.put(t, src)
 	}
-	r, release := c.ringOf(t)
+	r := fits.ringOf(c, t)
 	if r == nil {
 		return false, nil
 	}
-	defer release()
 	if r.Ragged() {
 		return c.put(t, src)
 	}
 	if fits.made != t.job.Made || fits.last != t.last {
-		*fits = fitting{t.job.Made, t.last, fitsOf(t, st)}
+		fits.made, fits.last, fits.err = t.job.Made, t.last, fitsOf(t, st)
 	}
 	if fits.err != nil {
 		return false, fits.err

@@ -9,6 +9,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/record"
 	"larder/internal/session/wire"
+	"larder/tiers"
 )
 
 var dense = record.Schema{Fields: []record.Field{
@@ -17,8 +18,8 @@ var dense = record.Schema{Fields: []record.Field{
 }}
 
 // denseRig is a rig whose records are dense, and a worker that takes several tasks at once.
-func denseRig(t *testing.T, window uint32) (*rig, *Worker, *hand, []byte) {
-	r := newRig(t)
+func denseRig(t *testing.T, window uint32, change ...func(*Config)) (*rig, *Worker, *hand, []byte) {
+	r := newRig(t, change...)
 	made := *r.job.Made
 	made.Item, made.Out = dense, dense
 	r.job.Made = &made
@@ -106,6 +107,68 @@ func TestStacksAreTakenOver(t *testing.T) {
 	}
 	if n := r.Stats().Tasks; len(h.freed) != 1 || n != 8 {
 		t.Errorf("%d records were freed, %d counted", len(h.freed), n)
+	}
+}
+
+// A tier that is full in the middle of a stack keeps what has room, and the rest become working copies. All have the
+// bytes of their records, whatever the worker writes there once it is told that it may, and all memory is given back.
+func TestATierFillsWithinAStack(t *testing.T) {
+	const n, fit = 8, 3
+	r, w, h, mem := denseRig(t, n)
+	defer w.Close(true)
+	var views []record.View
+	for i := range n {
+		views = append(views, denseOf(t, 100*i, byte(i%2)))
+	}
+	granule := int64(0)
+	for entry := range fit { // what else is in the tier
+		k := ident.Key{Object: ident.ObjectID(900 + entry), Form: ident.Decoded, Recipe: 2}
+		b, err := r.store.Alloc(k, int64(len(views[0].Bytes())))
+		if err != nil || b.Commit(tiers.Meta{}) != nil {
+			t.Fatal(err)
+		}
+		granule = r.store.Used(ident.Decoded) / int64(entry+1)
+	}
+	if err := r.store.SetBudget(ident.Decoded, 2*fit*granule); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		r.prepare(coordinator.FlightID(1+i), true)
+	}
+	first := h.take(t).Task
+	for range n - 1 {
+		h.take(t)
+	}
+	if err := w.stack(t, mem, first, views); err != nil || len(h.freed) != 1 {
+		t.Fatal(err, h.freed)
+	}
+	for i := range mem[64:] {
+		mem[64+i] = 0xee
+	}
+	kept := 0
+	for i := range n {
+		id := coordinator.FlightID(1 + i)
+		p := r.waitFor(id)
+		got, copied := r.Copy(id)
+		if p.Kept == copied || p.Err != "" {
+			t.Fatalf("sample %d: %+v, and a working copy: %v", i, p, copied)
+		}
+		if p.Kept {
+			kept++
+			v, err := r.store.Open(ident.Key{Object: ident.ObjectID(1 + i), Form: ident.Decoded, Recipe: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append([]byte(nil), v.Bytes...)
+			v.Close()
+		}
+		if want := views[i].Bytes(); string(got[24:len(want)]) != string(want[24:]) { // without sum
+			t.Errorf("sample %d is another one", i)
+		}
+		r.Discard(id)
+	}
+	if kept != fit || r.Held() != 0 {
+		t.Errorf("%d samples were kept, want %d; %d bytes are held", kept, fit, r.Held())
 	}
 }
 

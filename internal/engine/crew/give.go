@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"larder/internal/coordinator"
 	"larder/internal/session/wire"
 	"larder/tiers"
 )
@@ -72,6 +73,11 @@ func (w *Worker) Settle() {
 // report sends what became of tasks.
 func (w *Worker) report() {
 	w.countNow()
+	if all := w.answers; w.c.cfg.SendAll != nil && len(all) > 1 {
+		w.answers = make([]coordinator.Event, 0, len(all))
+		w.c.cfg.SendAll(all)
+		return
+	}
 	for i, ev := range w.answers {
 		w.c.cfg.Send(ev)
 		w.answers[i] = nil

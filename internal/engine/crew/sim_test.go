@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,6 +54,11 @@ type yard struct {
 	failed   map[*task]uint32                   // the worker that failed it last
 	empty    map[ident.Key]bool                 // that failed: their places stay, so that no order changes
 	lost     int                                // entries that a tier lost
+	counts   map[any]*simCount                  // of asked: what workers did to each
+	stacks   int                                // that workers sent
+	stacked  int                                // tasks that they answered with them
+	large    int                                // of the stacks: of 8 tasks and more
+	parts    int                                // times that they answered in several parts
 	rows     int                                // that were delivered, and looked at
 }
 
@@ -103,7 +109,7 @@ func newYard(t testing.TB, desk coresim.Desk, plan *simPlan, data *source.Datase
 		into: map[coordinator.FlightID]*coordinator.Fill{}, asked: map[any]bool{},
 		fills: map[simRow]coordinator.Fill{}, copies: map[coordinator.FlightID][]byte{}, bad: map[uint64]bool{},
 		makes: map[coordinator.FlightID]ident.Key{}, empty: map[ident.Key]bool{},
-		failed: map[*task]uint32{}}
+		failed: map[*task]uint32{}, counts: map[any]*simCount{}}
 	y.crew = New(Config{
 		Window: plan.window, MaxRecord: plan.maxRecord, Room: plan.room, Store: store, Tiers: work.NewSerial(),
 		Rings: y.rings, Meters: work.NewMeters(2, 2), Send: y.send, Native: y.runNative,
@@ -156,8 +162,8 @@ func (y *yard) Joined(id ident.JobID, c *coresim.Client) {
 	}
 	k := y.plan.kinds[c.Spec.Name]
 	j := &simJob{kind: k, client: c, present: true, Job: work.Job{ID: id, Data: y.data, Recipe: k.recipe(),
-		Made: &work.Made{Steps: k.steps, Cut: k.cut, Item: simSchema, Out: simSchema, Timeout: y.plan.timeout,
-			Runs: k.runs()}}}
+		Made: &work.Made{Steps: k.steps, Cut: k.cut, Item: simSchemas[k.formAt(1)], Out: simSchemas[k.form],
+			Timeout: y.plan.timeout, Runs: k.runs()}}}
 	y.jobs[id] = j
 	y.recipes[j.Recipe.Prefix()], y.recipes[j.Recipe.SuffixID()] = true, true
 	y.staff(j)
@@ -248,6 +254,7 @@ func (y *yard) hand(eff coordinator.Effect, what any, j *simJob) {
 		y.Fail("%v is asked for twice", what)
 	}
 	y.asked[what] = true
+	y.expect(what, objectOf(eff))
 	f, _ := eff.(*coordinator.Fill)
 	if f == nil {
 		y.crew.Add(eff, &j.Job, nil)
@@ -265,7 +272,7 @@ func (y *yard) note(x *coordinator.Fill) coordinator.Fill {
 	}
 	j := y.jobs[x.Job]
 	r, err := ring.New(ring.Config{Key: k, Name: "sim", Sink: simSink{},
-		Layout: ring.NewRecordLayout(&simSchema, j.client.Spec.Batch, j.client.Spec.Slots, 0),
+		Layout: ring.NewRecordLayout(&simSchemas[j.kind.form], j.client.Spec.Batch, j.client.Spec.Slots, 0),
 		Budget: ring.NewBudget(func() int64 { return 1 << 30 }), Failed: func(ring.Key, error) {}})
 	if err != nil {
 		y.t.Fatal(err)
@@ -299,21 +306,22 @@ func (y *yard) send(ev coordinator.Event) bool {
 func (y *yard) answered(ev coordinator.Event) {
 	var what any
 	var row *coordinator.Fill
-	ok := false
+	ok, why := false, ""
 	switch e := ev.(type) {
 	case coordinator.Prepared:
-		what, row, ok = e.Flight, y.into[e.Flight], e.Err == "" && !e.Lost
+		what, row, ok, why = e.Flight, y.into[e.Flight], e.Err == "" && !e.Lost, e.Err
 		y.made(e)
 	case coordinator.Filled:
 		r := simRow{e.Delivery, e.Row}
 		f := y.fills[r]
-		what, row, ok = r, &f, e.Err == "" && !e.Lost
+		what, row, ok, why = r, &f, e.Err == "" && !e.Lost, e.Err
 	}
 	if !y.asked[what] {
 		y.Fail("%#v answers nothing, or twice", ev)
 		return
 	}
 	delete(y.asked, what)
+	y.settled(what, why)
 	if ok && row != nil {
 		y.Wrote(row)
 	}
@@ -374,11 +382,12 @@ func (y *yard) augment(x coordinator.Augment) {
 		return
 	}
 	y.After(y.some(200*time.Microsecond), func() {
-		ev := coordinator.Prepared{Flight: x.Flight, Bytes: simRecord}
+		ev := coordinator.Prepared{Flight: x.Flight}
 		if blob, ok := y.open(x.From); !ok {
 			ev.Lost = true
 		} else {
 			blob = y.suffix(j, blob, x.Key.Object, x.Seed, x.Instance)
+			ev.Bytes = int64(len(blob))
 			if ev.Kept = x.Keep && y.keep(x.Key, blob); !ev.Kept {
 				y.copies[x.Flight] = blob
 			}
@@ -390,7 +399,7 @@ func (y *yard) augment(x coordinator.Augment) {
 
 func (y *yard) suffix(j *simJob, blob []byte, x ident.ObjectID, seed uint64, instance uint32) []byte {
 	key := prep.RandKey{Sample: uint64(x), Seed: seed, Instance: instance}
-	return simBlob(j.kind.run(simOpen(blob), j.kind.cut, j.kind.steps, key))
+	return simBlob(j.kind.run(simOpen(blob), j.kind.cut, j.kind.steps, key), j.kind.form)
 }
 
 // keep stores a record; false = there is no room.
@@ -439,7 +448,7 @@ func (y *yard) runNative(j *work.Job, runs []work.Run, key prep.RandKey, blob []
 		if y.plan.poison[key.Sample] == fateOp {
 			done(nil, errors.New("the op cannot take it"))
 		} else {
-			done(simBlob(k.run(simOpen(blob), first, last, key)), nil)
+			done(simBlob(k.run(simOpen(blob), first, last, key), k.formAt(last)), nil)
 		}
 		y.kick()
 	})
@@ -468,7 +477,9 @@ func (y *yard) delivered(x coordinator.Deliver) {
 		if j.client.Share {
 			seed = got[1] // of the group
 		}
-		if want := j.kind.whole(uint64(f.Object), seed, f.Instance); got != want {
+		want := j.kind.whole(uint64(f.Object), seed, f.Instance)
+		if odd := int64(r.Fields[1].GetOffset()) + int64(row); j.kind.form == formFlagged &&
+			r.Segment().Bytes()[int64(x.Slot)*r.SlotBytes+odd] != byte(want[3]&1) || got != want {
 			y.Fail("sample %d of job %d, instance %d: %x, want %x", f.Object, x.Job, f.Instance, got, want)
 			return
 		}
@@ -488,8 +499,15 @@ func (y *yard) Check(core *coordinator.Core, over bool) error {
 	}
 	for _, w := range c.mu.workers {
 		tasks += len(w.held)
-		if n := len(w.held) + len(w.lent); n > w.most {
-			return fmt.Errorf("worker %d has %d tasks, and may have %d", w.id, n, w.most)
+		inputs := 0
+		for _, h := range slices.Concat(w.held, w.lent) {
+			if h.in.n > 0 {
+				inputs++
+			}
+		}
+		if n := len(w.held) + len(w.lent); n > w.most || w.taking != 0 || inputs != len(w.inputs) {
+			return fmt.Errorf("worker %d has %d tasks, and may have %d; %d are copied; %d inputs of %d are used", w.id, n,
+				w.most, w.taking, inputs, len(w.inputs))
 		}
 	}
 	for _, n := range c.mu.held { // order-free: a sum
@@ -507,6 +525,9 @@ func (y *yard) Check(core *coordinator.Core, over bool) error {
 	}
 	if len(y.asked) != tasks+answers {
 		return fmt.Errorf("%d tasks are to be answered; %d are there, and %d answers", len(y.asked), tasks, answers)
+	}
+	if err := y.lent(); err != nil {
+		return err
 	}
 	if err := y.idle(); err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/engine/work"
-	"larder/internal/prep"
 	"larder/internal/session/wire"
 	"larder/internal/session/workertest"
 	"larder/internal/shm"
@@ -20,25 +19,22 @@ import (
 type fate int
 
 const (
-	fateDone  fate = iota
-	fateDie        // its process ends without a word
-	fateHang       // it never answers, until the daemon has given it up
-	fateLie        // a record that is none, or of another schema, or not in its memory
-	fateRaise      // the dataset raises
-	fateRetry      // it asks for another worker
-	fateLeave      // it gives all back, and leaves in order
-	fateTwice      // it answers, and answers again
-	fateGrow       // it takes other memory first
+	fateDone   fate = iota
+	fateDie         // its process ends without a word
+	fateHang        // it never answers, until the daemon has given it up
+	fateLie         // a record or a stack that is none, or of another schema, or not in its memory
+	fateRaise       // the dataset raises
+	fateRetry       // it asks for another worker
+	fateLeave       // it gives all back, and leaves in order
+	fateTwice       // it answers, and answers again
+	fateBeyond      // it answers a task that it has together with one that it has not
+	fateGrow        // it takes other memory first
 	numFates
 	fateOp // a built-in op fails: of poison samples only
 )
 
-const (
-	agentSlots = 160 // records that the memory of an agent has room for
-	agentBytes = agentSlots * simRecord
-)
-
-// agent is a process of a worker: it does one task after the other, in its time, and its faults.
+// agent is a process of a worker: it does one task after the other, or several at once, in its time, and its faults.
+// What it has made it answers at once, or as stacks of what it has by then.
 type agent struct {
 	y      *yard
 	w      *Worker
@@ -48,10 +44,19 @@ type agent struct {
 	input  *shm.Segment
 	marks  bool
 	inline bool
+	batch  bool
+	most   int // tasks of a stack
 
-	todo     []wire.TaskFrame
-	used     [agentSlots]bool
-	next     int // slot
+	mine     map[uint64]*task // what its tasks are to the Crew
+	todo     []simTask
+	ready    []simTask     // made, and not answered
+	marked   uint64        // 0 = several
+	oldest   uint64        // of todo and ready
+	since    time.Duration // it has been that
+	used     [agentUnits]bool
+	out      map[uint64]int // units of records that are not freed, by offset
+	lies     map[uint64]int // offsets of records that are none, and not freed
+	next     int            // unit
 	busy     bool
 	settling bool // it has answered, and its session has not told the Crew
 	gone     bool // its session has ended
@@ -87,17 +92,22 @@ func (y *yard) attach(j *simJob, number int) {
 	if y.Jobs() == 0 || j != nil && !j.present {
 		return
 	}
-	a := &agent{y: y, job: j, r: xrand.New(y.plan.seed, uint64(len(y.agents)), 57)}
+	a := &agent{y: y, job: j, r: xrand.New(y.plan.seed, uint64(len(y.agents)), 57), mine: map[uint64]*task{},
+		out: map[uint64]int{}, lies: map[uint64]int{}}
 	req := wire.WorkRequest{PID: 1, Client: "rescue"}
 	if j != nil {
 		req.PID, req.Client = j.pid(), j.client.Spec.Name
 		a.inline = y.plan.inline && number == 0
 		req.Inline = a.inline
 	}
-	a.marks = a.r.IntN(2) == 0
+	a.batch = y.plan.stacks > 0 && a.r.IntN(4) < 3
+	a.marks = a.batch || a.r.IntN(2) == 0
 	if a.marks {
 		req.Mark, req.Window = new(uint64), uint32(1+a.r.IntN(64))
 		*req.Mark = agentBytes - 8
+	}
+	if a.most = 1; a.batch {
+		a.most, req.Batch, req.Window = 1+a.r.IntN(y.plan.stacks), true, uint32(1+a.r.IntN(256))
 	}
 	fd, mem, err := workertest.NewMemory(agentBytes, workertest.Seals)
 	if err != nil {
@@ -134,12 +144,19 @@ func (y *yard) known(j *simJob) (out []*work.Job) {
 // Give implements session.Hand. Tasks come in turn: none that the worker may have is left behind that is earlier.
 func (a *agent) Give(freed []uint64, tasks []wire.TaskFrame) {
 	for _, at := range freed {
-		a.used[at/simRecord] = false
+		a.freed(at)
 	}
-	a.todo = append(a.todo, tasks...)
+	for _, h := range a.w.held {
+		if a.mine[h.id] == nil && slices.ContainsFunc(tasks, func(t wire.TaskFrame) bool { return t.Task == h.id }) {
+			a.mine[h.id] = h.t
+			a.given(h.t)
+		}
+	}
 	if len(tasks) > 0 {
 		a.inTurn(tasks)
+		a.todo = append(a.todo, a.read(tasks)...)
 	}
+	a.age()
 	a.y.After(0, a.step)
 }
 
@@ -170,35 +187,51 @@ func (a *agent) inTurn(tasks []wire.TaskFrame) {
 
 // Gone implements session.Hand: the daemon gives the worker up. It may still say something.
 func (a *agent) Gone(error) {
+	if t := a.y.Now() - a.since; t < a.y.plan.timeout && !a.y.plan.inline {
+		a.y.Fail("worker %d is given up after %v", a.w.id, t)
+	}
+	a.stops(true, !a.y.plan.inline)
 	a.givenUp = true
 	a.y.After(a.y.some(3*time.Millisecond), func() {
 		if a.gone {
 			return
 		}
 		if len(a.todo) > 0 && a.r.IntN(2) == 0 { // late
-			if err := a.answer(a.todo[0], 0); err != nil {
-				a.y.Fail("a late answer: %v", err)
-			}
+			a.make(&a.todo[0])
+			a.ready, a.todo = append(a.ready, a.todo[0]), a.todo[1:]
+			a.flush()
 		}
 		a.close(false)
 	})
 }
 
-// step begins the next task.
+// step begins what is next.
 func (a *agent) step() {
 	if a.gone || a.busy || len(a.todo) == 0 {
 		return
 	}
 	a.busy = true
-	t := a.todo[0]
-	if a.marks {
-		binary.LittleEndian.PutUint64(a.mem[agentBytes-8:], t.Task)
+	works := a.todo[:a.together()]
+	if a.marked = works[0].Task; len(works) > 1 {
+		a.marked = 0
 	}
-	f, took := a.fate(t), time.Duration(20+a.r.IntN(a.y.plan.work))*time.Microsecond
+	if a.marks {
+		binary.LittleEndian.PutUint64(a.mem[agentBytes-8:], a.marked)
+	}
+	took, fates := time.Duration(0), make([]fate, len(works))
+	for i := range works {
+		a.begins(&works[i])
+		fates[i] = a.fate(&works[i])
+		if a.batch {
+			took += time.Duration(5+a.r.IntN(a.y.plan.work/8)) * time.Microsecond
+		} else {
+			took += time.Duration(20+a.r.IntN(a.y.plan.work)) * time.Microsecond
+		}
+	}
 	if a.inline { // its script does not always wait for a batch
 		took += time.Duration(a.r.IntN(3)*a.r.IntN(600)) * time.Millisecond
 	}
-	if f == fateHang {
+	if slices.Contains(fates, fateHang) {
 		return
 	}
 	a.y.After(took, func() {
@@ -206,14 +239,42 @@ func (a *agent) step() {
 			return
 		}
 		a.busy = false
-		a.todo = a.todo[1:]
-		a.do(t, f)
+		a.end(fates)
 		a.y.kick()
 		a.step()
 	})
 }
 
-func (a *agent) fate(t wire.TaskFrame) fate {
+// age notes which task is the oldest one.
+func (a *agent) age() {
+	id := uint64(0)
+	for _, t := range slices.Concat(a.ready, a.todo) {
+		if id == 0 || t.Task < id {
+			id = t.Task
+		}
+	}
+	if id != a.oldest {
+		a.oldest, a.since = id, a.y.Now()
+	}
+}
+
+// end ends the tasks that the agent is at, and answers what it has by then: all, or what makes a stack.
+func (a *agent) end(fates []fate) {
+	for _, f := range fates {
+		t := a.todo[0]
+		a.todo = a.todo[1:]
+		a.do(&t, f)
+		if a.gone {
+			return
+		}
+	}
+	if len(a.todo) == 0 || len(a.ready) >= a.most || a.r.IntN(16) == 0 {
+		a.flush()
+	}
+	a.age()
+}
+
+func (a *agent) fate(t *simTask) fate {
 	if f := a.y.plan.poison[t.Sample]; f != fateDone && f != fateOp && t.First == 0 {
 		return f
 	}
@@ -221,6 +282,8 @@ func (a *agent) fate(t wire.TaskFrame) fate {
 	switch {
 	case a.job == nil && a.r.IntN(40) == 0:
 		return fateRetry
+	case a.job == nil && a.batch && p[fateLie] > 0 && a.y.Now() < a.y.plan.calm && a.r.IntN(60) == 0:
+		return fateLie // about tasks of several recipes at once
 	case a.job == nil || a.y.Now() > a.y.plan.calm:
 		return fateDone
 	}
@@ -234,104 +297,54 @@ func (a *agent) fate(t wire.TaskFrame) fate {
 }
 
 // do ends a task.
-func (a *agent) do(t wire.TaskFrame, f fate) {
+func (a *agent) do(t *simTask, f fate) {
 	var err error
 	switch f {
 	case fateDie:
+		if a.todo = slices.Insert(a.todo, 0, *t); a.r.IntN(2) == 0 {
+			a.flush() // a part of it
+		}
 		a.close(false)
 	case fateLie:
-		a.fails(t)
 		err = a.lie(t)
 	case fateRaise:
-		a.fails(t)
+		a.fails(t.Task, true)
 		err = a.w.Failed(t.Task, wire.Failure{Type: "ValueError", Message: "no", Traceback: "here"})
 		a.settle()
 	case fateRetry:
-		a.fails(t)
+		a.fails(t.Task, false)
 		err = a.w.Failed(t.Task, wire.Failure{Retry: true})
 		a.settle()
 	case fateLeave:
-		for _, o := range append([]wire.TaskFrame{t}, a.todo...) {
+		for i, o := range append([]simTask{*t}, a.todo...) {
+			if i > 0 {
+				a.begins(&o)
+			}
 			if err == nil {
 				err = a.w.Failed(o.Task, wire.Failure{Retry: true})
 			}
 		}
+		a.todo = nil
+		if a.r.IntN(2) == 0 {
+			a.flush()
+		}
 		a.close(true)
 	case fateTwice:
-		if err = a.answer(t, 0); err == nil && !a.givenUp {
-			if a.w.Done(wire.DoneFrame{Task: t.Task, Bytes: simRecord}) == nil {
-				a.y.Fail("a second answer is taken")
-			}
-			a.close(false)
-		}
+		a.make(t)
+		a.twice(t)
+	case fateBeyond:
+		a.todo = slices.Insert(a.todo, 0, *t)
+		a.beyond(t)
 	case fateGrow:
 		a.grow()
-		err = a.answer(t, 0)
-		a.settle()
+		fallthrough
 	default:
-		err = a.answer(t, 0)
-		a.settle()
+		a.make(t)
+		a.ready = append(a.ready, *t)
 	}
 	if err != nil {
-		a.y.Fail("worker %d, task %+v: %v", a.w.id, t, err)
+		a.y.Fail("worker %d, task %+v: %v", a.w.id, t.TaskFrame, err)
 	}
-}
-
-// fails notes that the worker has not done a task.
-func (a *agent) fails(t wire.TaskFrame) {
-	for _, h := range a.w.held {
-		if h.id == t.Task {
-			a.y.failed[h.t] = a.w.id
-		}
-	}
-}
-
-// answer makes the record of a task, off bytes from where it says that it is.
-func (a *agent) answer(t wire.TaskFrame, off uint64) error {
-	k, x := a.kindOf(t), [4]uint64{}
-	if t.First > 0 {
-		in := a.input.Bytes()[t.Offset : t.Offset+t.Bytes]
-		if x = simOpen(in); x[0] != t.Sample {
-			a.y.Fail("the input of sample %d is of sample %d", t.Sample, x[0])
-		}
-	}
-	for a.used[a.next] {
-		a.next = (a.next + 1) % (agentSlots - 1)
-	}
-	at := a.next * simRecord
-	a.used[a.next] = true
-	b := simBlob(k.run(x, t.First, t.Last, prep.RandKey{Sample: t.Sample, Seed: t.Seed, Instance: t.Instance}))
-	copy(a.mem[at:], b)
-	return a.w.Done(wire.DoneFrame{Task: t.Task, Offset: uint64(at) + off, Bytes: uint64(len(b))})
-}
-
-// kindOf is the recipe of a task, by its place among those that the worker knows.
-func (a *agent) kindOf(t wire.TaskFrame) simKind {
-	if a.job != nil {
-		return a.job.kind
-	}
-	return a.y.plan.kinds[a.y.plan.names[t.Recipe]]
-}
-
-func (a *agent) lie(t wire.TaskFrame) error {
-	d := wire.DoneFrame{Task: t.Task}
-	switch a.r.IntN(4) {
-	case 0:
-		d.Offset, d.Bytes = agentBytes-8, 100
-	case 1:
-		d.Bytes = 1 << 40
-	case 2:
-		d.Bytes = 3
-	case 3:
-		if err := a.answer(t, 64); err != nil {
-			return err
-		}
-		a.settle()
-		return nil
-	}
-	err := a.w.Done(d)
-	a.settle()
-	return err
 }
 
 func (a *agent) grow() {
@@ -359,6 +372,9 @@ func (a *agent) settle() {
 		a.settling = false
 		if !a.gone {
 			a.w.Settle()
+			if n := len(a.out) + len(a.lies); n > 0 {
+				a.y.Fail("worker %d: %d records are not freed", a.w.id, n)
+			}
 			a.y.kick()
 		}
 	})
@@ -369,7 +385,9 @@ func (a *agent) close(clean bool) {
 	if a.gone {
 		return
 	}
-	a.gone = true
+	if a.gone = true; !a.givenUp {
+		a.stops(!clean && !a.inline, false)
+	}
 	a.w.Close(clean)
 	_ = unix.Munmap(a.mem)
 	a.input.Release()
@@ -389,6 +407,22 @@ func (y *yard) idle() error {
 	for _, a := range y.agents {
 		if w := a.w; !a.gone && !a.settling && len(w.held) == 0 && w.room() > 0 && c.peek(w) != nil {
 			return fmt.Errorf("worker %d is idle, and a task waits for it", w.id)
+		}
+	}
+	return nil
+}
+
+// lent returns a task that was taken back from a worker which has answered it: it would take its room for ever. The
+// Crew is locked.
+func (y *yard) lent() error {
+	for _, a := range y.agents {
+		if a.gone || a.givenUp {
+			continue
+		}
+		for _, h := range a.w.lent {
+			if !slices.ContainsFunc(slices.Concat(a.ready, a.todo), func(t simTask) bool { return t.Task == h.id }) {
+				return fmt.Errorf("worker %d has answered task %d, and still has it", a.w.id, h.id)
+			}
 		}
 	}
 	return nil

@@ -43,6 +43,7 @@ type simPlan struct {
 	calm      time.Duration // from then on workers have no faults
 	inline    bool          // the first worker of each client works while its script waits
 	lose      int           // a tier loses an entry so many times
+	stacks    int           // workers answer up to so many tasks at once; 0 = none takes TASKS
 }
 
 // drawPlan draws what workers do. Workers without faults are there from the beginning.
@@ -67,8 +68,11 @@ func drawPlan(seed uint64, faulty bool) *simPlan {
 	p.faults[fateGrow] = .02
 	if r.IntN(2) == 0 {
 		for range 1 + r.IntN(4) {
-			p.poison[uint64(r.IntN(simSamples))] = []fate{fateDie, fateHang, fateLie, fateRaise, fateOp}[r.IntN(5)]
+			p.poison[uint64(r.IntN(simSamples))] = []fate{fateDie, fateHang, fateLie, fateRaise, fateOp, fateRetry}[r.IntN(6)]
 		}
+	}
+	if r.IntN(5) > 0 {
+		p.stacks = 1 + r.IntN(64)
 	}
 	if !faulty {
 		p.faults, p.poison, p.rescue, p.delay, p.inline, p.lose = [numFates]float64{}, map[uint64]fate{}, 0, 0, false, 0
@@ -91,6 +95,7 @@ func drawKind(r *xrand.Rand) simKind {
 		k.cut = uint32(1 + r.IntN(int(k.steps)))
 	}
 	k.share = k.cut < k.steps && r.IntN(2) == 0
+	k.form = simForm(r.IntN(int(numForms)))
 	return k
 }
 
@@ -245,7 +250,7 @@ func TestWorlds(t *testing.T) {
 		seeds, first = 1, n
 	}
 	var sum Stats
-	rows, bad := 0, 0
+	rows, bad, stacks, stacked, large, parts := 0, 0, 0, 0, 0, 0
 	for seed := first; seed < first+seeds; seed++ {
 		p := drawPlan(uint64(seed), true)
 		m, clients := drawWorld(uint64(seed), p)
@@ -257,12 +262,17 @@ func TestWorlds(t *testing.T) {
 		sum.Tasks, sum.Retries, sum.Refused = sum.Tasks+st.Tasks, sum.Retries+st.Retries, sum.Refused+st.Refused
 		sum.Failed, sum.Late, sum.Deaths = sum.Failed+st.Failed, sum.Late+st.Late, sum.Deaths+st.Deaths
 		rows, bad = rows+y.rows, bad+len(y.bad)
+		stacks, stacked, large, parts = stacks+y.stacks, stacked+y.stacked, large+y.large, parts+y.parts
 	}
 	t.Logf("nightly: %d worlds, 0 failures: %d rows looked at, %d tasks, %d retries, %d records refused, %d workers "+
-		"late, %d dead, %d bad samples", seeds, rows, sum.Tasks, sum.Retries, sum.Refused, sum.Late, sum.Deaths, bad)
+		"late, %d dead, %d bad samples; %d tasks were answered with %d stacks, %d of them of 8 and more, and %d "+
+		"times in several parts", seeds, rows, sum.Tasks, sum.Retries, sum.Refused, sum.Late, sum.Deaths, bad, stacked,
+		stacks, large, parts)
 	if first == 0 && (int(sum.Tasks) < 100*seeds || int(sum.Retries) < seeds || int(sum.Refused) < seeds ||
-		int(sum.Late) < seeds/4 || int(sum.Deaths) < seeds/4 || bad < seeds/4) {
-		t.Errorf("too little happens: %+v, %d bad samples", sum, bad)
+		int(sum.Late) < seeds/4 || int(sum.Deaths) < seeds/4 || bad < seeds/4 || stacks < 10*seeds ||
+		large < seeds || parts < seeds) {
+		t.Errorf("too little happens: %+v, %d bad samples, %d stacks, %d of them large, %d in parts", sum, bad, stacks,
+			large, parts)
 	}
 }
 
@@ -296,7 +306,7 @@ func orderOf(e *coresim.Received, bad map[ident.ObjectID]bool) []ident.ObjectID 
 func TestFaultsOfWorkersChangeNoOrder(t *testing.T) {
 	seeds := uint64(25)
 	if testing.Short() {
-		seeds = 6
+		seeds = 10
 	}
 	orders, images := 0, 0
 	for seed := range seeds {
@@ -351,5 +361,39 @@ func TestWorkersThatLeaveCostNoSample(t *testing.T) {
 		if _, y := simulate(t, p, m, clients); len(y.bad) > 0 || t.Failed() {
 			t.Fatalf("seed %d: %d samples are bad", seed, len(y.bad))
 		}
+	}
+}
+
+// What fails at every worker is bad, and nothing else is: not what was made, answered or asked for together with it.
+func TestOnlyTheCulpritIsBad(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() || invariant.Enabled {
+		seeds = 8
+	}
+	found, large := 0, 0
+	for seed := range seeds {
+		p := drawPlan(seed, true)
+		r := xrand.New(seed, 47)
+		p.faults, p.poison, p.lose, p.inline = [numFates]float64{fateGrow: .01}, map[uint64]fate{}, 0, false
+		p.stacks = 8 + r.IntN(57)
+		for range 1 + r.IntN(5) {
+			p.poison[uint64(r.IntN(simSamples))] = []fate{fateDie, fateHang, fateLie, fateRaise, fateRetry}[r.IntN(5)]
+		}
+		m, clients := drawWorld(seed, p)
+		for i := range clients { // a sample that is out in its place is none that is bad
+			clients[i].Spec.OnError, clients[i].Die, clients[i].Break = jobs.Skip, 0, 0
+		}
+		_, y := simulate(t, p, m, clients)
+		for x := range y.bad { // order-free: each of them
+			if _, ok := p.poison[x]; !ok {
+				t.Errorf("seed %d: sample %d is bad, and fails at no worker", seed, x)
+			}
+		}
+		if found, large = found+len(y.bad), large+y.large; t.Failed() {
+			return
+		}
+	}
+	if found < int(seeds) || large < int(seeds) {
+		t.Errorf("%d samples were bad, and %d stacks large", found, large)
 	}
 }

@@ -9,9 +9,10 @@ import (
 
 // A task whose steps are built-in ops in part goes to and fro: what a worker of a client has made is kept in the
 // daemon's memory (pass), built-in ops are run on it by the daemon's own workers (native), and the next stage begins
-// (onward).
+// (onward). Where samples are read from files, the first stage is theirs too (reads.go).
 
-// pass keeps what a stage made as the input of the next one. It is counted with the copies that no tier holds.
+// pass keeps what a stage made as the input of the next one. It is counted with the copies that no tier holds, which is
+// errNoRoom for what was read where there is none.
 func (c *Crew) pass(t *task, src found) error {
 	blob := c.scratch(src.size())
 	src.copyTo(blob)
@@ -22,6 +23,10 @@ func (c *Crew) pass(t *task, src found) error {
 	c.dropBlob(t)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if t.job.Made.Reads(t.first) && !c.fits(t, int64(cap(blob))) {
+		c.recycle(blob)
+		return errNoRoom
+	}
 	t.blob = blob
 	c.mu.held[t.fit] += int64(cap(blob))
 	return nil
@@ -73,31 +78,43 @@ func (c *Crew) native(t *task) {
 		t.release()
 		return
 	}
-	key := prep.RandKey{Seed: t.seed, Instance: t.instance, Sample: uint64(t.sample)}
-	c.cfg.Native(t.job, t.runs, key, blob, func(out []byte, err error) {
+	c.cfg.Native(t.job, t.runs, t.randKey(), blob, func(out []byte, err error) {
 		defer view.Close()
 		switch {
 		case errors.Is(err, work.ErrStopped):
 			t.release()
-			return
 		case err != nil:
 			c.fail(t, err.Error())
-			return
-		case t.last < t.end:
-			if err = c.pass(t, found{whole: out}); err == nil {
-				c.onward(t)
-				return
-			}
 		default:
-			var kept bool
-			if kept, err = c.put(t, found{whole: out}); err == nil {
-				c.count(nil, tallyOf(t))
-				c.dropBlob(t)
-				c.cfg.Send(t.done(kept, int64(len(out))))
-				t.release()
-				return
-			}
+			c.nativeDone(t, out)
 		}
-		c.fail(t, "what its built-in ops made does not fit: "+err.Error())
 	})
+}
+
+// randKey is what the built-in ops of a task draw by.
+func (t *task) randKey() prep.RandKey {
+	return prep.RandKey{Seed: t.seed, Instance: t.instance, Sample: uint64(t.sample)}
+}
+
+// nativeDone goes on behind what the daemon's workers have made.
+func (c *Crew) nativeDone(t *task, out []byte) {
+	var kept bool
+	var err error
+	if t.last < t.end {
+		if err = c.pass(t, found{whole: out}); err == nil {
+			c.onward(t)
+			return
+		}
+		if errors.Is(err, errNoRoom) {
+			c.reread(t)
+			return
+		}
+	} else if kept, err = c.put(t, found{whole: out}); err == nil {
+		c.count(nil, tallyOf(t))
+		c.dropBlob(t)
+		c.cfg.Send(t.done(kept, int64(len(out))))
+		t.release()
+		return
+	}
+	c.fail(t, "what its built-in ops made does not fit: "+err.Error())
 }

@@ -31,6 +31,9 @@ type task struct {
 	blob   []byte               // what the stage before made; nil = from says where the input is
 	runs   []work.Run           // the built-in ops of this stage; none = a worker does it
 	took   time.Duration        // of the stages before, at workers
+	read   int64                // bytes that were read for it
+	held   bool                 // they came from a block in memory
+	probe  bool                 // its item is read at once, and coordinator.ItemRead says so
 	ring   *ring.Ring           // held for a Fill that is not in place; nil = its client is gone, or it is not held
 
 	followed bool // its job had ended when it came: others wait for it
@@ -114,6 +117,7 @@ func newTask(what coordinator.Effect, j *work.Job, r *ring.Ring, after uint64) *
 	switch x := what.(type) {
 	case coordinator.Prepare:
 		t.flight, t.key, t.keep, t.turn = x.Flight, x.Key, x.Keep, x.Turn
+		t.probe = x.Probe
 		t.fit, t.last = fit{j.Recipe.Prefix(), false, j.ID}, m.Cut
 		if x.Into != nil {
 			t.fill, t.last = x.Into, m.Steps
@@ -158,7 +162,7 @@ func (t *task) lost() coordinator.Event {
 	if t.flight == 0 {
 		return coordinator.Filled{Delivery: t.fill.Delivery, Row: t.fill.Row, Lost: true}
 	}
-	return coordinator.Prepared{Flight: t.flight, Lost: true}
+	return coordinator.Prepared{Flight: t.flight, Lost: true, Read: t.read}
 }
 
 // failed answers a task that could not be done.
@@ -166,7 +170,7 @@ func (t *task) failed(why string) coordinator.Event {
 	if t.flight == 0 {
 		return coordinator.Filled{Delivery: t.fill.Delivery, Row: t.fill.Row, Err: why}
 	}
-	return coordinator.Prepared{Flight: t.flight, Err: why, Tried: true}
+	return coordinator.Prepared{Flight: t.flight, Err: why, Tried: true, Read: t.read}
 }
 
 // done answers a task whose record was taken over.
@@ -178,7 +182,8 @@ func (t *task) done(kept bool, bytes int64) coordinator.Event {
 	if t.flight == 0 {
 		return coordinator.Filled{Delivery: t.fill.Delivery, Row: t.fill.Row, Augments: augments}
 	}
-	return coordinator.Prepared{Flight: t.flight, Kept: kept, Bytes: bytes, Augments: augments}
+	return coordinator.Prepared{Flight: t.flight, Kept: kept, Bytes: bytes, Augments: augments, Read: t.read,
+		Held: t.held}
 }
 
 // release ends the hold on the ring.

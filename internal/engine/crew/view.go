@@ -46,6 +46,7 @@ func (c *Crew) Of(j *work.Job) State {
 			s.Tasks += c.mu.queues[f].len()
 		}
 	}
+	s.Tasks += c.mu.reads.waiting(func(f fit) bool { return f.job == j.ID })
 	return s
 }
 
@@ -56,6 +57,7 @@ func (c *Crew) Attached() (workers, waiting int) {
 	for _, f := range c.mu.order {
 		waiting += c.mu.queues[f].len()
 	}
+	waiting += c.mu.reads.waiting(func(fit) bool { return true })
 	return len(c.mu.workers), waiting
 }
 

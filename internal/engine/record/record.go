@@ -172,7 +172,8 @@ func Of(r coordinator.Record, known Jobs) (journal.Record, error) {
 	case coordinator.RecordAttached:
 		return journal.Attached{Job: r.Job, Rank: uint32(r.Rank), Incarnation: r.Inc, Client: r.Client}, nil
 	case coordinator.RecordEpochStarted:
-		return journal.EpochStarted{Job: r.Job, Epoch: r.Epoch, Instance: r.Instance, Remainder: r.Remainder}, nil
+		return journal.EpochStarted{Job: r.Job, Epoch: r.Epoch, Instance: r.Instance, Remainder: r.Remainder,
+			Counted: r.Counted}, nil
 	case coordinator.RecordAssigned:
 		samples, err := ids(r.Objects)
 		return journal.Assigned{Job: r.Job, Rank: uint32(r.Rank), Incarnation: r.Inc, Epoch: r.Epoch, Step: uint32(r.Step),

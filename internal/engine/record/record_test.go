@@ -60,6 +60,8 @@ func TestOf(t *testing.T) {
 			journal.Attached{Job: 1, Rank: 2, Incarnation: 3, Client: "c"}},
 		{coordinator.RecordEpochStarted{Job: 1, Epoch: 2, Instance: 3, Remainder: true},
 			journal.EpochStarted{Job: 1, Epoch: 2, Instance: 3, Remainder: true}},
+		{coordinator.RecordEpochStarted{Job: 1, Epoch: 2, Instance: 3, Counted: true},
+			journal.EpochStarted{Job: 1, Epoch: 2, Instance: 3, Counted: true}},
 		{coordinator.RecordAssigned{Job: 1, Rank: 2, Inc: 3, Epoch: 4, Step: 5, Objects: objects},
 			journal.Assigned{Job: 1, Rank: 2, Incarnation: 3, Epoch: 4, Step: 5, Samples: samples}},
 		{coordinator.RecordGivenEarlier{Job: 1, Epoch: 4, Chunk: 5, Objects: objects},

@@ -195,7 +195,7 @@ func (j *Job) epoch(
 ) (p coordinator.RestoredEpoch, begun bool) {
 	p = coordinator.RestoredEpoch{
 		Epoch: o.Epoch, Instance: o.Start().Instance, Subset: len(list.Objects), Member: list.Member,
-		Dealt: o.Dealt, GivenUp: o.GivenUp,
+		Dealt: o.Dealt, GivenUp: o.GivenUp, ByPick: !o.Start().Counted,
 	}
 	sample := ev.Sample
 	sample.Subset = list.Objects

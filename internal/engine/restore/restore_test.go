@@ -132,6 +132,21 @@ func TestComplete(t *testing.T) {
 	}
 }
 
+// How picks of an index stream are numbered follows from the journal: one of an older build says nothing of it.
+func TestCompleteNumbering(t *testing.T) {
+	for _, counted := range []bool{false, true} {
+		s := journaled(t,
+			journal.Registered{Job: 1, Document: "{}"},
+			journal.EpochStarted{Job: 1, Epoch: 1, Instance: 7, Counted: counted},
+			journal.Assigned{Job: 1, Epoch: 1, Step: 0, Incarnation: 4, Samples: []ident.ObjectID{3, 1}},
+		)
+		j, ev := of(s), world(1)
+		if _, err := j.Complete(&ev); err != nil || len(ev.Epochs) != 1 || ev.Epochs[0].ByPick == counted {
+			t.Errorf("counted %v: %+v, %v", counted, ev.Epochs, err)
+		}
+	}
+}
+
 // What an earlier job had is taken out of the epoch; where that was not all written the epoch has not begun.
 func TestCompleteRemainder(t *testing.T) {
 	s := journaled(t,

@@ -35,9 +35,12 @@ func (r *Ring) PutRecord(x *coordinator.Fill, v record.View) error {
 	return nil
 }
 
-// PutStack copies a sample of a stack, which its schema fits, into a row of a ring that is not [Ring.Ragged]. The error
-// is that of a sample that does not fit the ring's schema.
+// PutStack copies a sample of a stack, which its schema fits, into a row of a ring that is not [Ring.Ragged]: there its
+// record is put. The error is that of a sample that does not fit the ring's schema. Then no byte of the row changes.
 func (r *Ring) PutStack(x *coordinator.Fill, st *record.Stack, sample int) error {
+	if r.ragged {
+		return fmt.Errorf("a sample of a stack in a ragged batch, which takes records only")
+	}
 	if st.Len() != len(r.places) {
 		return fmt.Errorf("a record of %d fields in a batch of %d", st.Len(), len(r.places))
 	}

@@ -5,6 +5,7 @@ import (
 
 	"larder/internal/coordinator"
 	"larder/internal/ident"
+	"larder/internal/source"
 )
 
 const (
@@ -68,7 +69,7 @@ func (p *Pool) readAhead(ctx context.Context) {
 		a.busy++
 		a.peak, a.most = max(a.peak, a.bytes), max(a.most, a.busy)
 		p.mu.Unlock()
-		t.read, t.held, t.err = p.readObject(ctx, t.what.(coordinator.Prepare).Key.Object, p.scratch(int(t.size))[:0])
+		t.read, t.held, t.err = p.readFor(ctx, &t, p.scratch(int(t.size))[:0])
 		p.mu.Lock()
 		a.busy--
 		p.enqueue(t)
@@ -88,6 +89,12 @@ func (p *Pool) consumed(t *task) {
 	}
 	p.mu.Unlock()
 	p.unread.Broadcast()
+}
+
+// readFor reads the object of a Prepare task, for the jobs that want it.
+func (p *Pool) readFor(ctx context.Context, t *task, buf []byte) (b []byte, held bool, err error) {
+	x := t.what.(coordinator.Prepare)
+	return p.readObject(source.ForReaders(ctx, x.Readers), x.Key.Object, buf)
 }
 
 // readObject reads an object and measures that, unless it lies in a block that is in memory: that was one read.

@@ -19,12 +19,17 @@ type Job struct {
 }
 
 // ByClients reports whether worker processes of clients make the samples, not the workers of this package.
-func (j *Job) ByClients() bool { return j.Made != nil && !j.Made.Stored }
+//
+// Of samples that are read and have steps in Python, they make what those steps make: a worker of this package reads
+// and decodes such a sample when their Crew asks for it.
+func (j *Job) ByClients() bool { return j.Made != nil && (!j.Made.Stored || j.Made.Python) }
 
 // Made is what is known of samples that are records, which worker processes of clients make, or which are read. Steps
 // are counted from 0, the item of the dataset; step i is the i-th op of the recipe.
 type Made struct {
-	Stored  bool   // they are read from files, and the workers of this package do all steps
+	Stored  bool   // they are read from files, and the workers of this package do all steps, unless some are Python
+	Python  bool   // there are steps in Python behind an item that is Stored
+	Image   bool   // what is Stored is an image file, which becomes a record of image and label
 	Steps   uint32 // of the whole recipe, the item among them
 	Cut     uint32 // steps before it make the decoded form; 0 = that is the sample's number alone
 	Item    record.Schema
@@ -40,9 +45,23 @@ type Run struct {
 	Stage       *fields.Stage
 }
 
+// Reads reports whether a stretch that begins at a step begins with reading the item.
+func (m *Made) Reads(first uint32) bool { return m.Stored && first == 0 }
+
 // Next is where the first stretch of the steps [first, last) ends that is made in one place: by built-in ops, which
-// runs are, or by a worker of a client, when there are none.
+// runs are, or by a worker of a client, when there are none. One that Reads is made by the workers of this package,
+// with the ops that follow.
 func (m *Made) Next(first, last uint32) (to uint32, runs []Run) {
+	if m.Reads(first) && last > 0 {
+		if to, runs = m.next(1, last); len(runs) == 0 {
+			to = 1
+		}
+		return to, runs
+	}
+	return m.next(first, last)
+}
+
+func (m *Made) next(first, last uint32) (to uint32, runs []Run) {
 	to = last
 	for i := range m.Runs {
 		r := &m.Runs[i]

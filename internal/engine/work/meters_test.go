@@ -72,27 +72,32 @@ func TestMetersMeasure(t *testing.T) {
 		if c := m.mu.recipes[RecipeKey{9, 9, 9}].decode; c.seconds < 0.060 || c.seconds > 0.090 {
 			t.Errorf("30 ms of two cores count for %g s", c.seconds)
 		}
-		// The past fades: twice as fast is seen before as much again has been done.
-		for range 10_000 {
-			one(Augment, 5*time.Millisecond, 0, true)
-			if len(m.mu.recipes) > 0 && m.mu.recipes[key].augment.seconds > enough {
-				m.Rates()
-			}
-		}
-		for range 2000 {
-			one(Augment, 2500*time.Microsecond, 0, true)
-			if m.mu.recipes[key].augment.seconds > enough {
-				m.Rates()
-			}
-		}
-		if v := m.Rates().Recipes[0].Augment; v < 600 {
-			t.Errorf("%g a second, at 800 for as long as there was to forget", v)
-		}
+		pastFades(t, m, key, one)
 		m.Forget(func(k RecipeKey) bool { return k.Dataset == ident.DatasetID(9) })
 		if n := len(m.Rates().Recipes); n != 1 {
 			t.Errorf("%d recipes are left", n)
 		}
 	})
+}
+
+// pastFades works for long, and then twice as fast: that is seen before as much again has been done.
+func pastFades(t *testing.T, m *Meters, key RecipeKey, one func(s Step, d, wait time.Duration, good bool)) {
+	t.Helper()
+	for range 10_000 {
+		one(Augment, 5*time.Millisecond, 0, true)
+		if len(m.mu.recipes) > 0 && m.mu.recipes[key].augment.seconds > enough {
+			m.Rates()
+		}
+	}
+	for range 2000 {
+		one(Augment, 2500*time.Microsecond, 0, true)
+		if m.mu.recipes[key].augment.seconds > enough {
+			m.Rates()
+		}
+	}
+	if v := m.Rates().Recipes[0].Augment; v < 600 {
+		t.Errorf("%g a second, at 800 for as long as there was to forget", v)
+	}
 }
 
 // TestWhatIsDoneInPlaceIsMeasuredNowAndThen: one in so many, and the first ones until their costs are known.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"larder/internal/coordinator"
@@ -43,6 +44,8 @@ type Config struct {
 	// Send takes what became of a task: a coordinator.Prepared or a *coordinator.Filled. It is false when the loop has
 	// ended.
 	Send func(coordinator.Event) bool
+	// SendAll is Send for several of them, in order; it takes the slice over. nil = Send.
+	SendAll func([]coordinator.Event) bool
 	// Made finds the record of a flight that workers of clients have made and no tier holds.
 	Made func(coordinator.FlightID) ([]byte, bool)
 	// Worked is called with what a piece of work that went well took of a core.
@@ -59,7 +62,7 @@ type task struct {
 	ring  *ring.Ring
 	after uint64 // mark of Config.Tiers that must be done before something is stored
 
-	native *native // ops on a record that somebody else asks for, instead of what
+	native *native // what somebody else asks for: ops on a record, or a record that is read, which what says
 
 	size int64  // bytes that are read ahead for it; 0 = none are
 	read []byte // what was read ahead
@@ -93,8 +96,9 @@ type Pool struct {
 		turn    uint64                              // the latest that was begun
 		stopped bool
 	}
-	workable *sync.Cond // for workers: there may be a task to begin
-	unread   *sync.Cond // for readers: there may be a task to read for
+	workable *sync.Cond   // for workers: there may be a task to begin
+	unread   *sync.Cond   // for readers: there may be a task to read for
+	quick    atomic.Int64 // rows of records that were added since Flush
 }
 
 // maxCopies is how many working copies there may be for a worker when it begins another one. Large ones are fewer:
@@ -137,12 +141,12 @@ func (p *Pool) Stop() {
 	var natives []*native
 	defer func() {
 		for _, n := range natives {
-			n.done(nil, ErrStopped)
+			n.stopped()
 		}
 	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, t := range p.mu.tasks { // never run: they still hold their rings
+	for _, t := range slices.Concat(p.mu.tasks, p.mu.ahead.unread) { // never run: they still hold their rings
 		if t.ring != nil {
 			t.ring.Release()
 		}
@@ -154,7 +158,8 @@ func (p *Pool) Stop() {
 }
 
 // Add queues a Prepare, Augment or *Fill of the coordinator, with its turn. j may be nil when the job is not known any
-// more. r is the ring of a Fill, which the Pool releases; nil = its client is gone.
+// more. r is the ring of a Fill, which the Pool releases; nil = its client is gone. Rows of records may wait for Flush:
+// most of them are copies that take less than to wake a worker.
 func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
 	t := task{what: what, turn: turn, job: j, ring: r, after: p.cfg.Tiers.Mark()}
 	p.mu.Lock()
@@ -167,12 +172,24 @@ func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
 	t.size = 0
 	p.enqueue(t)
 	p.mu.Unlock()
+	if _, fill := what.(*coordinator.Fill); fill && j != nil && j.Made != nil {
+		p.quick.Add(1)
+		return
+	}
 	p.workable.Signal()
+}
+
+// Flush has the workers begin what waits for it.
+func (p *Pool) Flush() {
+	for range min(p.quick.Swap(0), int64(p.cfg.Workers)) {
+		p.workable.Signal()
+	}
 }
 
 // enqueue gives a task to the workers; p.mu is held.
 func (p *Pool) enqueue(t task) {
 	x, fresh := t.what.(coordinator.Prepare)
+	fresh = fresh && t.native == nil // of one that is read for somebody else he holds the result
 	if _, augment := t.what.(coordinator.Augment); augment && t.job != nil && t.job.ByClients() {
 		fresh = true // it makes a copy of a record that is none of these copies
 	}

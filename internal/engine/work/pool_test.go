@@ -156,3 +156,43 @@ func TestAPanicLeavesNothingInATier(t *testing.T) {
 		t.Errorf("%d bytes are still taken", used)
 	}
 }
+
+// Rows of a batch of records wait for Flush, and are reported many at once.
+func TestRowsOfRecordsTravelTogether(t *testing.T) {
+	sent := make(chan []coordinator.Event, 10)
+	p, _, _ := alone(t, func(c *Config) {
+		c.Workers = 1
+		c.SendAll = func(all []coordinator.Event) bool { sent <- all; return true }
+	})
+	j := plain(t)
+	j.Made = &Made{Steps: 1}
+	rows := func(from, to int) {
+		for i := from; i < to; i++ {
+			p.Add(&coordinator.Fill{Delivery: 1, Row: i, Job: 1}, uint64(i), j, nil)
+		}
+		p.Flush()
+		if n := p.quick.Load(); n != 0 {
+			t.Errorf("%d rows still wait for Flush", n)
+		}
+	}
+	rows(0, manyUnreported+8)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p.Start(ctx)
+	defer p.Stop()
+	for i, want := range []int{manyUnreported, 8} {
+		all := <-sent
+		if len(all) != want {
+			t.Fatalf("report %d has %d rows, not %d", i, len(all), want)
+		}
+		for k, ev := range all {
+			if f, ok := ev.(*coordinator.Filled); !ok || f.Row != i*manyUnreported+k {
+				t.Errorf("row %d of report %d is %+v", k, i, ev)
+			}
+		}
+	}
+	rows(50, 51) // while the worker waits
+	if all := <-sent; len(all) != 1 || all[0].(*coordinator.Filled).Row != 50 {
+		t.Errorf("%+v", all)
+	}
+}

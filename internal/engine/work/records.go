@@ -1,8 +1,6 @@
 package work
 
 import (
-	"errors"
-
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
 	"larder/internal/errs"
@@ -219,52 +217,6 @@ func (w *worker) augmentRecord(t task, x *coordinator.Augment) coordinator.Prepa
 	})
 	w.end(err)
 	return w.finish(ev, kept, img, err)
-}
-
-// ErrStopped is why the ops of a record were not run.
-var ErrStopped = errors.New("the daemon is stopping")
-
-// native is ops on a record of somebody else.
-type native struct {
-	runs []Run
-	key  prep.RandKey
-	blob []byte
-	done func(out []byte, err error)
-}
-
-// Native runs built-in ops of a job on a record in a worker of the pool, as of a job that is not behind. It does not
-// wait. done is called once, by that worker or by Stop; the record that it gets is not to be kept.
-func (p *Pool) Native(j *Job, runs []Run, key prep.RandKey, blob []byte, done func(out []byte, err error)) {
-	p.mu.Lock()
-	if p.mu.stopped {
-		p.mu.Unlock()
-		done(nil, ErrStopped)
-		return
-	}
-	p.mu.tasks.Push(task{job: j, turn: p.mu.turn + 1, native: &native{runs, key, blob, done}})
-	p.mu.Unlock()
-	p.workable.Signal()
-}
-
-// doNative runs one.
-func (w *worker) doNative(n *native) {
-	out, err := w.guardNative(n)
-	n.done(out, err)
-	if out != nil {
-		w.p.free(out)
-	}
-}
-
-func (w *worker) guardNative(n *native) (out []byte, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			out, err = nil, errors.New(w.panicked(r))
-		}
-	}()
-	if out, err = w.runOps(n.runs, n.blob, n.key, w.scratch); err != nil {
-		return nil, errors.New(describe(err))
-	}
-	return out, nil
 }
 
 // fillRecord writes one row of a batch of records: a copy of one, or what the suffix makes of one.

@@ -27,6 +27,7 @@ type worker struct {
 	read   []byte // read buffer
 
 	filled  []coordinator.Filled // rows of one batch that are not reported yet
+	most    int                  // of them
 	waited  time.Duration        // for room in a tier, in the running piece of work
 	running piece                // of work that is measured; zero = none
 	object  ident.ObjectID
@@ -47,7 +48,7 @@ func (p *Pool) work(ctx context.Context, line *crashguard.Line) {
 			}
 		}
 		if t.native != nil {
-			w.doNative(t.native)
+			w.doNative(ctx, &t)
 			continue
 		}
 		switch x := t.what.(type) {
@@ -74,12 +75,16 @@ func (p *Pool) work(ctx context.Context, line *crashguard.Line) {
 				t.ring.Release()
 			}
 			if w.filled == nil {
-				w.filled = make([]coordinator.Filled, 0, maxUnreported)
+				w.most = unreportedOf(t.job)
+				w.filled = make([]coordinator.Filled, 0, w.most)
 			}
 			w.filled = append(w.filled, ev)
 		}
 	}
 }
+
+// mostKept bounds what a worker keeps for its next read: one huge file must not keep the memory of every worker.
+const mostKept = 64 << 20
 
 // note notes what the worker begins, for the next daemon in case this one dies of it.
 func (w *worker) note(j *Job, x ident.ObjectID, seed uint64, instance uint32) {
@@ -90,8 +95,16 @@ func (w *worker) note(j *Job, x ident.ObjectID, seed uint64, instance uint32) {
 	}
 }
 
-// maxUnreported is how many rows of a batch a worker fills before it reports them to the coordinator.
-const maxUnreported = 8
+// maxUnreported is how many rows of a batch a worker fills before it reports them to the coordinator, manyUnreported of
+// a batch of records.
+const maxUnreported, manyUnreported = 8, 32
+
+func unreportedOf(j *Job) int {
+	if j != nil && j.Made != nil {
+		return manyUnreported
+	}
+	return maxUnreported
+}
 
 // report sends the filled rows to the coordinator, unless the worker continues with the same batch: the coordinator
 // would wake for each row, and has nothing to do for a batch before it is whole.
@@ -100,11 +113,19 @@ func (w *worker) report(next *task) {
 		return
 	}
 	x, fill := next.what.(*coordinator.Fill)
-	if fill && len(w.filled) < maxUnreported && x.Delivery == w.filled[0].Delivery {
+	if fill && len(w.filled) < w.most && x.Delivery == w.filled[0].Delivery {
 		return
 	}
-	for i := range w.filled {
-		w.p.cfg.Send(&w.filled[i])
+	if w.p.cfg.SendAll != nil && w.most == manyUnreported {
+		all := make([]coordinator.Event, len(w.filled))
+		for i := range w.filled {
+			all[i] = &w.filled[i]
+		}
+		w.p.cfg.SendAll(all)
+	} else {
+		for i := range w.filled {
+			w.p.cfg.Send(&w.filled[i])
+		}
 	}
 	w.filled = nil    // the coordinator has them: one allocation for all of them, none for each
 	runtime.Gosched() // see send
@@ -162,11 +183,11 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 	} else {
 		b, held, err := t.read, t.held, t.err
 		if t.size == 0 {
-			if b, held, err = w.p.readObject(ctx, x.Key.Object, w.read[:0]); err == nil {
+			if b, held, err = w.p.readFor(ctx, &t, w.read[:0]); err == nil {
 				w.read = b
 			}
-			if cap(w.read) > 64<<20 {
-				w.read = nil // one huge file must not keep the memory of every worker
+			if cap(w.read) > mostKept {
+				w.read = nil
 			}
 		}
 		if err != nil {
@@ -174,7 +195,7 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			return ev
 		}
 		enc = b
-		if !held {
+		if ev.Held = held; !held {
 			ev.Read = int64(len(b))
 		}
 		if x.KeepEncoded {

@@ -237,7 +237,7 @@ func TestRecipesThatDoNotFit(t *testing.T) {
 		`moves pixels of the image alone`:              {all, op("RandAugment")},
 		`fills with the colour [1 2 3]`: {all, op("RandomRotation", "degrees", 3.0, "fill",
 			[]any{1., 2., 3.})},
-		`works on batches`:    {all, op("ToTensor"), op("MixUp", "num_classes", 3.0)},
+		`mixes whole batches`: {all, op("MixUp", "num_classes", 3.0), op("HFlip")},
 		`there is no such op`: {op("HFlop")},
 	} {
 		_, err := Parse(specs, 1, &samples)

@@ -10,6 +10,9 @@ import (
 // Added is the kind of a Fields op that nobody wrote: in messages the ops behind it keep their places.
 const Added = "added"
 
+// foreign is the kind of steps that workers of clients run.
+const foreign = "python"
+
 // Begun is a recipe on records with a Fields op at its beginning: Added where it has none. So ops draw the same whether
 // it was written or not.
 func Begun(specs []prep.OpSpec) []prep.OpSpec {
@@ -39,6 +42,10 @@ func Parts(specs []prep.OpSpec) (out []Part) {
 
 // Check refuses ops that can act on no record, whatever its fields.
 func Check(specs []prep.OpSpec) error {
+	specs, _, err := TakeMixing(specs)
+	if err != nil {
+		return err
+	}
 	for _, p := range Parts(Begun(specs)) {
 		if _, _, _, err := parseRun(p.Specs, p.First); err != nil {
 			return err
@@ -52,6 +59,9 @@ func Check(specs []prep.OpSpec) error {
 func Files(specs []prep.OpSpec, in *record.Schema) record.Schema {
 	out := record.Schema{Fields: slices.Clone(in.Fields)}
 	for i, spec := range specs {
+		if spec.Kind == foreign {
+			break // what the Fields ops behind it name is what it makes
+		}
 		if spec.Name != OpName {
 			continue
 		}

@@ -223,6 +223,55 @@ var drawnRecipes = [][]prep.OpSpec{
 	{spec("CenterCrop", "size", 64.0), imagenet, spec("RandomErasing", "p", 0.6, "scale", []any{0.1, 0.8})},
 }
 
+// parityFile is an encoded image.
+type parityFile struct {
+	name string
+	enc  []byte
+}
+
+// comparer compares recipes with torchvision.
+type comparer struct {
+	t     *testing.T
+	torch *parity.Torch
+}
+
+// compare runs a recipe on files, and compares how it draws, too.
+func (c comparer) compare(group string, ops []prep.OpSpec, files []parityFile, seed uint64, draws bool) {
+	r := parse(c.t, ops)
+	rep := c.torch.Report(r)
+	for i, f := range files {
+		if err := c.torch.Compare(rep, r, f.name, f.enc, prep.RandKey{Seed: seed, Instance: 3,
+			Sample: uint64(i)}); err != nil {
+			c.t.Fatalf("%s: %s: %v", group, f.name, err)
+		}
+	}
+	if draws {
+		if err := c.torch.CompareDraws(rep, r); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if len(rep.Rows) == 0 || len(rep.Disagree) > 0 {
+		c.t.Errorf("%s: %d rows, %v", group, len(rep.Rows), rep.Disagree)
+		return
+	}
+	whole := rep.Rows[len(rep.Rows)-1]
+	c.t.Logf("%-45s %4d images %10d values, %d differ, max %.3g, mean %.3g", group, whole.Images, whole.Values,
+		whole.Differ, whole.Max, whole.Mean)
+	inGo := !prep.Parity() && strings.Contains(group, "JPEG")
+	for _, row := range rep.Rows {
+		byDecoder := inGo && (row.Op == "decode" || row.Op == "whole recipe")
+		if row.Differ > 0 && !byDecoder || row.Mean > 1 {
+			c.t.Errorf("%s: %s: %d of %d values differ, by up to %g, %g on average", group, row.Op, row.Differ, row.Values,
+				row.Max, row.Mean)
+		}
+	}
+	for _, d := range rep.Draws {
+		if d.Distance > d.Limit {
+			c.t.Errorf("%s: %s %s: distance %.4f exceeds %.4f", group, d.Op, d.Parameter, d.Distance, d.Limit)
+		}
+	}
+}
+
 // TestParity compares every op, alone and in its recipe, with the installed torchvision on PIL images, and the random
 // parameters with those torchvision draws. Not one byte may differ, but for JPEG in builds that decode it in Go.
 func TestParity(t *testing.T) {
@@ -237,27 +286,23 @@ func TestParity(t *testing.T) {
 	if os.Getenv("LARDER_PARITY_ALL") == "1" {
 		most = 1 << 20
 	}
-	type file struct {
-		name string
-		enc  []byte
-	}
-	var jpegs, plain []file
+	var jpegs, plain []parityFile
 	for _, path := range photographs(t, most) {
 		enc, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		jpegs = append(jpegs, file{path, enc})
+		jpegs = append(jpegs, parityFile{path, enc})
 	}
 	for i, s := range [][2]int{{64, 48}, {500, 375}, {33, 470}, {701, 40}, {7, 5}, {1, 9}, {1, 1}, {80, 80}} {
 		m := drawn(s[0], s[1], i)
 		name := fmt.Sprintf("drawn %d x %d", s[0], s[1])
-		jpegs, plain = append(jpegs, file{name + " JPEG", asJPEG(t, m)}), append(plain, file{name, asPNG(t, m)})
+		jpegs, plain = append(jpegs, parityFile{name + " JPEG", asJPEG(t, m)}), append(plain, parityFile{name, asPNG(t, m)})
 	}
 	for i := 0; i < len(jpegs)-8; i += 10 { // some photographs without their JPEG
 		m, err := jpeg.Decode(bytes.NewReader(jpegs[i].enc))
 		if err == nil {
-			plain = append(plain, file{jpegs[i].name + " as PNG", asPNG(t, m)})
+			plain = append(plain, parityFile{jpegs[i].name + " as PNG", asPNG(t, m)})
 		}
 	}
 	torch, err := parity.Start(t.Context(), py)
@@ -265,54 +310,20 @@ func TestParity(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer torch.Close()
-	compare := func(group string, ops []prep.OpSpec, files []file, seed uint64, draws bool) {
-		r := parse(t, ops)
-		rep := torch.Report(r)
-		for i, f := range files {
-			if err := torch.Compare(rep, r, f.name, f.enc, prep.RandKey{Seed: seed, Instance: 3,
-				Sample: uint64(i)}); err != nil {
-				t.Fatalf("%s: %s: %v", group, f.name, err)
-			}
-		}
-		if draws {
-			if err := torch.CompareDraws(rep, r); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if len(rep.Rows) == 0 || len(rep.Disagree) > 0 {
-			t.Errorf("%s: %d rows, %v", group, len(rep.Rows), rep.Disagree)
-			return
-		}
-		whole := rep.Rows[len(rep.Rows)-1]
-		t.Logf("%-45s %4d images %10d values, %d differ, max %.3g, mean %.3g", group, whole.Images, whole.Values,
-			whole.Differ, whole.Max, whole.Mean)
-		inGo := !prep.Parity() && strings.Contains(group, "JPEG")
-		for _, row := range rep.Rows {
-			byDecoder := inGo && (row.Op == "decode" || row.Op == "whole recipe")
-			if row.Differ > 0 && !byDecoder || row.Mean > 1 {
-				t.Errorf("%s: %s: %d of %d values differ, by up to %g, %g on average", group, row.Op, row.Differ, row.Values,
-					row.Max, row.Mean)
-			}
-		}
-		for _, d := range rep.Draws {
-			if d.Distance > d.Limit {
-				t.Errorf("%s: %s %s: distance %.4f exceeds %.4f", group, d.Op, d.Parameter, d.Distance, d.Limit)
-			}
-		}
-	}
+	by := comparer{t, torch}
 	train := parityRecipes[len(parityRecipes)-1].ops
-	compare("train on JPEG", train, jpegs, 5, true)
-	compare("nothing on JPEG", nil, jpegs, 5, false)
-	compare("jitter", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", []any{0.2, 1.1}, "saturation", 0.4,
-		"hue", 0.1)}, plain[:1], 6, true)
+	by.compare("train on JPEG", train, jpegs, 5, true)
+	by.compare("nothing on JPEG", nil, jpegs, 5, false)
+	by.compare("jitter", []prep.OpSpec{spec("ColorJitter", "brightness", 0.4, "contrast", []any{0.2, 1.1},
+		"saturation", 0.4, "hue", 0.1)}, plain[:1], 6, true)
 	for _, ops := range drawnRecipes {
-		compare("draws of "+ops[len(ops)-1].Name, ops, plain[:1], 7, true)
+		by.compare("draws of "+ops[len(ops)-1].Name, ops, plain[:1], 7, true)
 	}
 	for i, c := range parityRecipes {
-		compare(c.group, c.ops, plain, uint64(i), false)
+		by.compare(c.group, c.ops, plain, uint64(i), false)
 	}
 	for i, c := range scriptRecipes {
-		compare(c.group, c.ops, plain[:min(len(plain), 9)], uint64(100+i), false)
+		by.compare(c.group, c.ops, plain[:min(len(plain), 9)], uint64(100+i), false)
 	}
 	// The report names what both refuse and what only one refuses.
 	r := parse(t, train)

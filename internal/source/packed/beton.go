@@ -250,21 +250,30 @@ func (b *betonFile) columnsOf(s *record.Schema) ([]*betonColumn, error) {
 	return out, nil
 }
 
-// Schema asks the first file. Without ?fields=, samples with an image are an image and a label.
-func (beton) Schema(
-	_ context.Context, a Address, files []string, open func(string) (Other, error),
-) (s record.Schema, err error) {
+// firstBeton reads the head of the first file; nothing more of it can be read.
+func firstBeton(files []string, open func(string) (Other, error)) (*betonFile, error) {
 	if len(files) == 0 {
-		return s, errNoFiles
+		return nil, errNoFiles
 	}
 	f, err := open(files[0])
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	defer f.Close()
 	b, err := openBeton(f, f.Len())
 	if err != nil {
-		return s, fmt.Errorf("%s: %w", files[0], err)
+		return nil, fmt.Errorf("%s: %w", files[0], err)
+	}
+	return b, nil
+}
+
+// Schema asks the first file. Without ?fields=, samples with an image are an image and a label.
+func (beton) Schema(
+	_ context.Context, a Address, files []string, open func(string) (Other, error),
+) (s record.Schema, err error) {
+	b, err := firstBeton(files, open)
+	if err != nil {
+		return s, err
 	}
 	if a.Fields() == nil {
 		if image, err := b.image(); image >= 0 || err != nil {
@@ -283,17 +292,9 @@ func (beton) ByFirst() {}
 func (beton) PropertyNames(
 	_ context.Context, _ Address, files []string, open func(string) (Other, error),
 ) ([]string, error) {
-	if len(files) == 0 {
-		return nil, errNoFiles
-	}
-	f, err := open(files[0])
+	b, err := firstBeton(files, open)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	b, err := openBeton(f, f.Len())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", files[0], err)
 	}
 	s := b.schema()
 	return PropertyNamesOf(&s), nil
@@ -474,16 +475,16 @@ func (beton) Open(_ context.Context, _ Address, f File) (Rows, error) { return o
 
 func (*betonRows) Close() error { return nil }
 
-func (r *betonRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, error) {
+func (r *betonRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if s.Off < 0 || s.Off >= r.n {
 		return dst, fmt.Errorf("sample %d of %d", s.Off, r.n)
 	}
 	if r.stored == nil {
-		return r.value(dst, s.Off, r.chosen[0])
+		return r.value(ctx, dst, s.Off, r.chosen[0])
 	}
 	values := make([]record.Content, len(r.chosen))
 	for i, c := range r.chosen {
-		b, err := r.value(nil, s.Off, c)
+		b, err := r.value(ctx, nil, s.Off, c)
 		if err != nil {
 			return dst, err
 		}
@@ -503,7 +504,7 @@ func (r *betonRows) Record(_ context.Context, dst []byte, s Sample) ([]byte, err
 }
 
 // value appends what a sample has in a column.
-func (r *betonRows) value(dst []byte, i int64, c *betonColumn) ([]byte, error) {
+func (r *betonRows) value(ctx context.Context, dst []byte, i int64, c *betonColumn) ([]byte, error) {
 	if c.kind == betonInt || c.kind == betonFloat {
 		return append(dst, r.row(i)[c.at:][:8]...), nil
 	}
@@ -516,7 +517,7 @@ func (r *betonRows) value(dst []byte, i int64, c *betonColumn) ([]byte, error) {
 	}
 	from := len(dst)
 	dst = append(dst, make([]byte, size)...)
-	if err := readFull(r, dst[from:], at); err != nil {
+	if err := readFull(within(ctx, r.ReaderAt), dst[from:], at); err != nil {
 		return dst[:from], fmt.Errorf("field %q at byte %d: %w", c.field.Name, at, err)
 	}
 	return dst, nil

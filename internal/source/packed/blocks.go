@@ -45,13 +45,43 @@ func blockRecord(
 	return out, err
 }
 
+// Block is a piece of a file that is decoded as a whole: a row group, a record batch, a compressed file.
+type Block struct {
+	// First is Sample.Off of its first sample; it ends where the next Block begins.
+	First int64
+	// Bytes is about how many bytes its records have; 0 = as many as the samples say.
+	Bytes int64
+}
+
+// InPieces are Rows whose samples are decoded in blocks. Each asks File.Spool, or the spool that holds blocks in memory
+// for the read (spool.HeldIn), for whole blocks.
+type InPieces interface {
+	Rows
+	// Blocks are those of the file, in the order of Block.First; none = its samples are read one by one.
+	Blocks() []Block
+}
+
+// wholeFile is a file that is one block.
+func wholeFile() []Block { return []Block{{}} }
+
+// blockIn is the block of a key: of what holds blocks in memory for this read, if anything does and has the room, else
+// of the spool.
+func blockIn(ctx context.Context, s spool.Spool, key string, make spool.Make) (spool.Reader, error) {
+	if h := spool.HeldIn(ctx); h != nil {
+		if b, err := h.Block(ctx, key, make); !errors.Is(err, spool.ErrFull) {
+			return b, err
+		}
+	}
+	return s.Block(ctx, key, make)
+}
+
 // fromBlock appends what a block has at place i to dst, whatever that is; a block that is lost meanwhile is made again.
 func fromBlock(
 	ctx context.Context, s spool.Spool, key string, dst []byte, i int, make spool.Make,
 ) ([]byte, error) {
 	const tries = 4
 	for try := 1; ; try++ {
-		b, err := s.Block(ctx, key, make)
+		b, err := blockIn(ctx, s, key, make)
 		if err != nil {
 			return dst, err
 		}

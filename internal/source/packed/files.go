@@ -29,10 +29,18 @@ func filesOf(a Address, suffixes ...string) ([]string, error) {
 	}
 	for _, f := range files {
 		if !hasSuffix(f, suffixes) {
-			return nil, fmt.Errorf("%q does not end in %s", f, strings.Join(suffixes, ", "))
+			return nil, fmt.Errorf("%q %s end in %s", f, a.does(f), strings.Join(suffixes, ", "))
 		}
 	}
 	return files, unique(files)
+}
+
+// does is the verb of a message that a file does not end as it should.
+func (a *Address) does(f string) string {
+	if is, err := a.exists(f); err == nil && !is {
+		return "does not exist, and does not"
+	}
+	return "does not"
 }
 
 func hasSuffix(path string, suffixes []string) bool {

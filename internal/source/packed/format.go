@@ -107,6 +107,22 @@ type Format interface {
 	Image(raw []byte) ([]byte, error)
 }
 
+// Prepares is a Format that notes something while it lists the files of a dataset, for the scans of them.
+type Prepares interface {
+	Format
+	// Prepare is Files, and gives the Format that scans them.
+	Prepare(a Address) (f Format, files, beside []string, err error)
+}
+
+// Prepare lists the files of an address, and gives the Format that scans them.
+func Prepare(f Format, a Address) (_ Format, files, beside []string, err error) {
+	if p, ok := f.(Prepares); ok {
+		return p.Prepare(a)
+	}
+	files, beside, err = f.Files(a)
+	return f, files, beside, err
+}
+
 // Address is what a uri names: SCHEME:PATH, or SCHEME:PATH?KEY=VALUE.
 type Address struct {
 	Scheme string

@@ -8,6 +8,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"larder/internal/record"
@@ -124,18 +125,26 @@ func choose(fields []record.Field, a Address) ([]record.Field, error) {
 }
 
 func quotedNames(fields []record.Field) string {
-	var names []string
+	names := make([]string, len(fields))
 	for i := range fields {
-		if i == 20 {
-			names = append(names, fmt.Sprintf("and %d more", len(fields)-i))
-			break
-		}
-		names = append(names, fmt.Sprintf("%q", fields[i].Name))
+		names[i] = fields[i].Name
 	}
+	return quoted(names)
+}
+
+// quoted lists names for a message, the first 20 of them.
+func quoted(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
-	return strings.Join(names, ", ")
+	out := make([]string, min(len(names), 20), 21)
+	for i := range out {
+		out[i] = strconv.Quote(names[i])
+	}
+	if len(names) > len(out) {
+		out = append(out, fmt.Sprintf("and %d more", len(names)-len(out)))
+	}
+	return strings.Join(out, ", ")
 }
 
 // wants reports whether a list of names in the argument KEY of an address has a name.

@@ -156,7 +156,8 @@ func (p plainFile) Len() int64 { return p.size }
 // arrowTable are the rows of some Arrow files.
 type arrowTable struct {
 	files    []*arrow.File
-	first    []int64 // the number of each file's first row
+	batches  [][]arrow.Batch // of each file
+	first    []int64         // the number of each file's first row
 	rows     int64
 	closers  []io.Closer
 	features map[string]hfFeature
@@ -213,7 +214,7 @@ func (t *arrowTable) add(ctx context.Context, a Address, schema *record.Schema, 
 		return err
 	}
 	t.columns, t.features = columns, features
-	t.files, t.first = append(t.files, f), append(t.first, t.rows)
+	t.files, t.first, t.batches = append(t.files, f), append(t.first, t.rows), append(t.batches, f.Batches())
 	t.rows += f.Rows()
 	return nil
 }
@@ -241,12 +242,12 @@ func (t *arrowTable) value(f *arrow.File, c *arrowColumn, row int64) (arrow.Valu
 }
 
 // find is the file of a row, and its number there.
-func (t *arrowTable) find(row int64) (*arrow.File, int64, error) {
+func (t *arrowTable) find(row int64) (file int, in int64, err error) {
 	if row < 0 || row >= t.rows {
-		return nil, 0, fmt.Errorf("row %d of %d", row, t.rows)
+		return 0, 0, fmt.Errorf("row %d of %d", row, t.rows)
 	}
 	k := sort.Search(len(t.first), func(i int) bool { return t.first[i] > row }) - 1
-	return t.files[k], row - t.first[k], nil
+	return k, row - t.first[k], nil
 }
 
 // Schema looks at the columns of every file.
@@ -329,10 +330,11 @@ func (h hf) Scan(ctx context.Context, a Address, f File, emit func(Sample) error
 
 // sample describes a row; label is the column of its label, -1 = none.
 func (t *arrowTable) sample(row int64, label int) (Sample, error) {
-	f, in, err := t.find(row)
+	k, in, err := t.find(row)
 	if err != nil {
 		return Sample{}, err
 	}
+	f := t.files[k]
 	x := Sample{Off: row, Size: f.RowBytes(in) + 64*int64(len(t.columns)), Label: -1}
 	if label < 0 {
 		return x, nil
@@ -376,11 +378,20 @@ func (r *hfRows) Close() error {
 
 // Record reads the values of one row.
 func (r *hfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
-	f, in, err := r.find(s.Off)
+	k, in, err := r.find(s.Off)
 	if err != nil {
 		return nil, err
 	}
-	f = f.From(within(ctx, f.Reader()))
+	f := r.files[k]
+	batch, end, err := r.batchIn(ctx, k, in)
+	if err != nil {
+		return nil, fmt.Errorf("row %d: %w", s.Off, err)
+	}
+	defer end()
+	if batch == nil {
+		batch = within(ctx, f.Reader())
+	}
+	f = f.From(batch)
 	values := make([]record.Content, len(r.columns))
 	for i := range r.columns {
 		c := &r.columns[i]

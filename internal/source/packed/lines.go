@@ -183,6 +183,14 @@ func (l *lines) sample(x line) Sample {
 	return Sample{Key: rowKey(x.n), Off: off, Size: max(x.size, 1), Label: -1}
 }
 
+// Blocks are the whole of a compressed file, and none of another one.
+func (l *lines) Blocks() []Block {
+	if isPacked(l.f.Path) {
+		return wholeFile()
+	}
+	return nil
+}
+
 // read appends a line to dst, without what ends it.
 func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if isPacked(l.f.Path) {

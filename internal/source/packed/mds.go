@@ -17,56 +17,156 @@ import (
 
 // mds is MosaicML's format (streaming/base/format/mds): a shard is u32 samples, u32 offsets, the columns as JSON, then
 // the samples: u32 sizes of the columns that vary, and the columns.
-type mds struct{ identity }
+type mds struct {
+	identity
+
+	raw map[string]int64 // bytes that compressed shards unpack to, by path; nil = the index was not read
+}
 
 func (mds) Scheme() string { return "mds" }
 
+// mdsIndex is index.json.
+type mdsIndex struct {
+	Version int
+	Shards  []mdsShard
+}
+
+type mdsShard struct {
+	Format      string
+	Compression *string
+	RawData     mdsFile  `json:"raw_data"`
+	ZipData     *mdsFile `json:"zip_data"`
+}
+
+type mdsFile struct {
+	Basename string
+	Bytes    int64
+}
+
 // Files reads index.json.
-func (mds) Files(a Address) (files, beside []string, err error) {
+func (m mds) Files(a Address) (files, beside []string, err error) {
+	files, beside, _, err = m.listed(a)
+	return files, beside, err
+}
+
+// Prepare implements Prepares: it remembers how large compressed shards are unpacked.
+func (m mds) Prepare(a Address) (_ Format, files, beside []string, err error) {
+	files, beside, m.raw, err = m.listed(a)
+	return m, files, beside, err
+}
+
+// listed are the files that index.json names, and how many bytes those that are compressed unpack to.
+func (mds) listed(a Address) (files, beside []string, raw map[string]int64, err error) {
 	path := filepath.Join(a.Path, "index.json")
-	b, err := a.readSmall(path, maxIndex)
+	index, err := readIndex(a, path)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	var index struct {
-		Version int
-		Shards  []struct {
-			Format      string
-			Compression *string
-			RawData     struct{ Basename string } `json:"raw_data"`
-		}
-	}
-	if err := json.Unmarshal(b, &index); err != nil {
-		return nil, nil, fmt.Errorf("%s is no index of MosaicML's streaming: %w", path, err)
-	}
-	if index.Version != 2 {
-		return nil, nil, fmt.Errorf("%s has version %d; larder reads version 2", path, index.Version)
-	}
-	for i, s := range index.Shards {
-		name := s.RawData.Basename
-		if s.Format != "mds" {
-			return nil, nil, fmt.Errorf("%s: shard %d has the format %q; larder reads mds", path, i, s.Format)
-		}
-		if name == "" || filepath.Base(name) != name || strings.HasPrefix(name, "..") || strings.IndexByte(name, 0) >= 0 {
-			return nil, nil, fmt.Errorf("%s: shard %d is named %q, which is no file of the folder", path, i, name)
-		}
-		full := filepath.Join(a.Path, name)
-		if s.Compression != nil {
-			ok, err := a.exists(full)
-			if err != nil {
-				return nil, nil, err
+	raw = map[string]int64{}
+	unpacked := unpackedNames(a)
+	for i := range index.Shards {
+		s := &index.Shards[i]
+		f := &s.RawData
+		err := s.check()
+		if err == nil && s.Compression != nil {
+			var there bool
+			if there, err = unpacked(f.Basename); err == nil && !there {
+				f, err = s.packed()
 			}
-			if !ok {
-				return nil, nil, fmt.Errorf("%s: shard %d is compressed (%s), so that no sample in it can be read alone; "+
-					"write the dataset without compression", path, i, *s.Compression)
-			}
+		}
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("%s: shard %d %w", path, i, err)
+		}
+		full := filepath.Join(a.Path, f.Basename)
+		if f == s.ZipData {
+			raw[full] = s.RawData.Bytes
 		}
 		files = append(files, full)
 	}
 	if len(files) == 0 {
-		return nil, nil, errNoFiles
+		return nil, nil, nil, errNoFiles
 	}
-	return files, []string{path}, unique(files)
+	return files, []string{path}, raw, unique(files)
+}
+
+func readIndex(a Address, path string) (*mdsIndex, error) {
+	b, err := a.readSmall(path, maxIndex)
+	if err != nil {
+		return nil, err
+	}
+	index := &mdsIndex{}
+	if err := json.Unmarshal(b, index); err != nil {
+		return nil, fmt.Errorf("%s is no index of MosaicML's streaming: %w", path, err)
+	}
+	if index.Version != 2 {
+		return nil, fmt.Errorf("%s has version %d; larder reads version 2", path, index.Version)
+	}
+	return index, nil
+}
+
+// check says what is wrong with a shard of an index.
+func (s *mdsShard) check() error {
+	if s.Format != "mds" {
+		return fmt.Errorf("has the format %q; larder reads mds", s.Format)
+	}
+	return s.RawData.check()
+}
+
+func (f *mdsFile) check() error {
+	n := f.Basename
+	if n == "" || filepath.Base(n) != n || strings.HasPrefix(n, "..") || strings.IndexByte(n, 0) >= 0 {
+		return fmt.Errorf("is named %q, which is no file of the folder", n)
+	}
+	return nil
+}
+
+// packed is the compressed file of a shard.
+func (s *mdsShard) packed() (*mdsFile, error) {
+	codec, _, _ := strings.Cut(*s.Compression, ":")
+	switch {
+	case !slices.Contains(mdsPackings, codec):
+		return nil, fmt.Errorf("is compressed with %q, and larder unpacks %s; write the dataset with one of them, or "+
+			"without compression", *s.Compression, strings.Join(mdsPackings, ", "))
+	case s.ZipData == nil:
+		return nil, fmt.Errorf("is compressed (%s), and the index names no file for that (zip_data)", *s.Compression)
+	case packingOf(s.ZipData.Basename) != codec:
+		return nil, fmt.Errorf("is compressed with %s, and its file is named %q, not *.mds.%s", codec, s.ZipData.Basename,
+			codec)
+	case s.RawData.Bytes < 1 || s.RawData.Bytes > math.MaxUint32:
+		return nil, fmt.Errorf("unpacks to %d bytes, as the index says; a shard has 1 to %d", s.RawData.Bytes,
+			int64(math.MaxUint32))
+	}
+	return s.ZipData, s.ZipData.check()
+}
+
+// unpackedNames tells whether compressed shards are there unpacked, too. A place without lists is asked for the first
+// of them, and the others are taken to be as that one.
+func unpackedNames(a Address) func(name string) (bool, error) {
+	var names map[string]bool
+	var first *bool
+	return func(name string) (bool, error) {
+		if names == nil {
+			names = map[string]bool{}
+			list, err := a.names(a.Path)
+			if err != nil {
+				return false, err
+			}
+			for _, n := range list {
+				names[n] = true
+			}
+		}
+		if len(names) > 0 {
+			return names[name], nil
+		}
+		if first == nil {
+			there, err := a.exists(filepath.Join(a.Path, name))
+			if err != nil {
+				return false, err
+			}
+			first = &there
+		}
+		return *first, nil
+	}
 }
 
 // columns of a shard, as its header says.
@@ -182,11 +282,45 @@ func (s *shard) load(from int64) error {
 	return err
 }
 
+// place is where sample i lies. Samples are asked for in order.
+func (s *shard) place(i int64) (from, to int64, err error) {
+	k := i % offsetsAtOnce
+	if k == 0 && i > 0 {
+		if err := s.load(i); err != nil {
+			return 0, 0, fmt.Errorf("read offsets of sample %d: %w", i, err)
+		}
+	}
+	return s.offset(k), s.offset(k + 1), nil
+}
+
 func (s *shard) offset(i int64) int64 { return int64(binary.LittleEndian.Uint32(s.offsets[4*i:])) }
 
-func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+func (m mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	if !isPackedShard(f.Path) {
+		return scanShard(ctx, f, emit)
+	}
+	u, err := openUnpacked(f.Path, f.ReaderAt, f.Size, m.raw[f.Path])
+	if err != nil {
+		return Found{}, err
+	}
+	defer u.close()
+	f.ReaderAt, f.Size = u, u.size
+	number := int64(0)
+	found, err := scanShard(ctx, f, func(s Sample) error {
+		s.Off = number
+		number++
+		return emit(s)
+	})
+	if err == nil {
+		err = u.rest()
+	}
+	return found, err
+}
+
+// scanShard reads the heads of all samples, in the order in which they lie.
+func scanShard(ctx context.Context, f File, emit func(Sample) error) (Found, error) {
 	found := Found{Skipped: map[string]int{}}
-	c, err := openShard(f, f.Size)
+	c, err := openShard(f.ReaderAt, f.Size)
 	if err != nil {
 		return found, err
 	}
@@ -204,18 +338,16 @@ func (mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error)
 		if i&255 == 255 && ctx.Err() != nil {
 			return found, ctx.Err()
 		}
-		k := i % offsetsAtOnce
-		if k == 0 && i > 0 {
-			if err := c.load(i); err != nil {
-				return found, fmt.Errorf("read offsets of sample %d: %w", i, err)
-			}
-		}
-		s, err := c.sample(f, c.offset(k), c.offset(k+1), buf)
+		from, to, err := c.place(i)
 		if err != nil {
-			return found, fmt.Errorf("sample %d, at byte %d: %w", i, c.offset(k), err)
+			return found, err
+		}
+		s, err := c.sample(f, from, to, buf)
+		if err != nil {
+			return found, fmt.Errorf("sample %d, at byte %d: %w", i, from, err)
 		}
 		if f.Schema != nil {
-			s.Off, s.Size = c.offset(k), c.offset(k+1)-c.offset(k)
+			s.Off, s.Size = from, to-from
 			if s.Label > math.MaxInt32 {
 				s.Label = -1
 			}

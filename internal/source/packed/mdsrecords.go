@@ -32,7 +32,7 @@ func (mds) Schema(ctx context.Context, a Address, files []string, open func(stri
 		if err != nil {
 			return s, err
 		}
-		fields, image, err := schemaOfShard(a, f)
+		fields, image, err := schemaOfShard(a, path, f)
 		f.Close()
 		switch {
 		case err != nil:
@@ -46,9 +46,13 @@ func (mds) Schema(ctx context.Context, a Address, files []string, open func(stri
 
 // schemaOfShard describes the columns; image = samples are an image and a label. Both are nothing where there is no
 // sample.
-func schemaOfShard(a Address, f Other) (fields []record.Field, image bool, err error) {
-	c, err := openShard(f, f.Len())
-	if err != nil || c.n == 0 {
+func schemaOfShard(a Address, path string, f Other) (fields []record.Field, image bool, err error) {
+	c, size, end, err := openBeginning(path, f)
+	if err != nil {
+		return nil, false, err
+	}
+	defer end()
+	if c.n == 0 {
 		return nil, false, err
 	}
 	asked := a.Fields()
@@ -58,7 +62,7 @@ func schemaOfShard(a Address, f Other) (fields []record.Field, image bool, err e
 	if asked == nil {
 		asked = c.Names
 	}
-	raw, err := c.region(context.Background(), c.offset(0), c.offset(1), f.Len())
+	raw, err := c.region(context.Background(), c.offset(0), c.offset(1), size)
 	if err != nil {
 		return nil, false, err
 	}
@@ -78,6 +82,22 @@ func schemaOfShard(a Address, f Other) (fields []record.Field, image bool, err e
 		fields = append(fields, field)
 	}
 	return fields, false, nil
+}
+
+// openBeginning opens a shard of so many bytes, for its columns and its first sample. The caller calls end.
+func openBeginning(path string, f Other) (c *shard, size int64, end func(), err error) {
+	in, size, end := io.ReaderAt(f), f.Len(), func() {}
+	if isPackedShard(path) {
+		u, err := openUnpacked(path, f, size, 0)
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		in, size, end = u, u.size, u.close
+	}
+	if c, err = openShard(in, size); err != nil {
+		end()
+	}
+	return c, size, end, err
 }
 
 // region reads one sample.
@@ -242,22 +262,35 @@ type mdsRows struct {
 	column []int
 }
 
-func (mds) Open(_ context.Context, _ Address, f File) (Rows, error) {
+func (mds) Open(_ context.Context, a Address, f File) (Rows, error) {
+	if isPackedShard(f.Path) {
+		return openPackedShard(a, f), nil
+	}
 	c, err := openShard(f, f.Size)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.fits(f.Schema); err != nil {
+	r, err := newMDSRows(c, f.Schema)
+	if err != nil {
 		return nil, err
 	}
-	r := &mdsRows{shard: c, size: f.Size}
-	images := make([]bool, len(f.Schema.Fields))
-	for i := range f.Schema.Fields {
-		k := slices.Index(c.Names, f.Schema.Fields[i].Name)
+	r.size = f.Size
+	return r, nil
+}
+
+// newMDSRows makes records of the columns of a shard.
+func newMDSRows(c *shard, s *record.Schema) (*mdsRows, error) {
+	if err := c.fits(s); err != nil {
+		return nil, err
+	}
+	r := &mdsRows{shard: c}
+	images := make([]bool, len(s.Fields))
+	for i := range s.Fields {
+		k := slices.Index(c.Names, s.Fields[i].Name)
 		r.column = append(r.column, k)
 		images[i] = c.Encodings[k] == "jpeg" || c.Encodings[k] == "png"
 	}
-	r.stored = Stored(f.Schema, images)
+	r.stored = Stored(s, images)
 	return r, nil
 }
 
@@ -266,14 +299,22 @@ func (r *mdsRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, err
 	if err != nil {
 		return dst, err
 	}
+	if dst, err = r.append(dst, raw); err != nil {
+		err = fmt.Errorf("the sample at byte %d: %w", s.Off, err)
+	}
+	return dst, err
+}
+
+// append makes a record of the bytes of a sample.
+func (r *mdsRows) append(dst, raw []byte) ([]byte, error) {
 	columns, err := r.split(raw)
 	if err != nil {
-		return dst, fmt.Errorf("the sample at byte %d: %w", s.Off, err)
+		return dst, err
 	}
 	values := make([]record.Content, len(r.column))
 	for i, k := range r.column {
 		if values[i], err = columnContent(columns[k], r.Encodings[k], &r.stored.Fields[i]); err != nil {
-			return dst, fmt.Errorf("column %q of the sample at byte %d: %w", r.Names[k], s.Off, err)
+			return dst, fmt.Errorf("column %q: %w", r.Names[k], err)
 		}
 	}
 	return record.Append(dst, &r.stored, values)

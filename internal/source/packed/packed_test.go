@@ -78,6 +78,44 @@ func TestTarMembersOfOneKeyAreOneSample(t *testing.T) {
 	}
 }
 
+// TestTarMembersLeadNowhere: names that climb out of a folder are keys and nothing else, for nothing is unpacked by its
+// name; links and devices are counted and left out; a member without a label is a sample without one.
+func TestTarMembersLeadNowhere(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range []tar.Header{
+		{Name: "../../etc/passwd.jpg", Size: 4, Mode: 0o644, Typeflag: tar.TypeReg},
+		{Name: "/etc/shadow.jpg", Size: 4, Mode: 0o644, Typeflag: tar.TypeReg},
+		{Name: "linked.jpg", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink},
+		{Name: "same.jpg", Linkname: "../../etc/passwd.jpg", Typeflag: tar.TypeLink},
+		{Name: "folder.jpg/", Typeflag: tar.TypeDir},
+		{Name: "device.jpg", Typeflag: tar.TypeChar},
+		{Name: "pipe.jpg", Typeflag: tar.TypeFifo},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, "JPEG"[:h.Size]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, found, err := scan(wds{}, b.Bytes(), nil)
+	if err != nil || len(got) != 2 || got[0].Key != "../../etc/passwd" || got[1].Key != "/etc/shadow" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for _, s := range got {
+		if at := b.Bytes()[s.Off:][:s.Size]; string(at) != "JPEG" || s.Label != -1 || s.Class != "" {
+			t.Errorf("%s is %q, label %d, class %q", s.Key, at, s.Label, s.Class)
+		}
+	}
+	if found.Skipped["links and devices"] != 4 { // folders are not counted
+		t.Errorf("left out: %v", found.Skipped)
+	}
+}
+
 func TestBadTarsSayWhere(t *testing.T) {
 	good := tarOf(t, member{"1.jpg", "JPEG"}, member{"1.cls", "0"})
 	for name, c := range map[string]struct {
@@ -409,9 +447,10 @@ func TestDamage(t *testing.T) {
 	files := map[string][2][]byte{
 		"wds":     {tarOf(t, member{"1.jpg", strings.Repeat("J", 700)}, member{"1.cls", "3"}, member{"2.png", "P"}), nil},
 		"mds":     {mdsOf([][]byte{[]byte("first"), bytes.Repeat([]byte("x"), 900)}, []int64{7, 0}, "caption"), nil},
-		"cifar10": {cifarOf(10, 3), nil},
-		"idx":     {idxOf(9, 6, 6), idxOf(9)},
+		"cifar10": {cifarOf(10, 3), nil}, "cifar100": {cifarOf(100, 3), nil},
+		"idx": {idxOf(9, 6, 6), idxOf(9)},
 	}
+	rows := map[string]int{"cifar10": 3073, "cifar100": 3074} // a cut between rows cannot be seen
 	for _, f := range formats {
 		whole, ok := files[f.Scheme()]
 		if !ok {
@@ -428,7 +467,8 @@ func TestDamage(t *testing.T) {
 		refused := 0
 		for i := range 200 {
 			at := i * end / 200
-			if got, _, err := scan(f, whole[0][:at], whole[1]); err == nil && (f.Scheme() != "cifar10" || at%3073 != 0) {
+			between := rows[f.Scheme()] > 0 && at%rows[f.Scheme()] == 0
+			if got, _, err := scan(f, whole[0][:at], whole[1]); err == nil && !between {
 				t.Errorf("%s cut at byte %d of %d: %d samples", f.Scheme(), at, len(whole[0]), len(got))
 			}
 			b := bytes.Clone(whole[0])

@@ -209,6 +209,17 @@ func (parquetFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 
 func (*parquetRows) Close() error { return nil }
 
+// Blocks are the row groups.
+func (r *parquetRows) Blocks() []Block {
+	var out []Block
+	for _, g := range r.Groups {
+		if g.Rows > 0 {
+			out = append(out, Block{g.First, g.Bytes + g.Rows*rowHead*int64(len(r.columns)+1)})
+		}
+	}
+	return out
+}
+
 // Record takes the record of a row from its row group's block.
 func (r *parquetRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	g := sort.Search(len(r.Groups), func(i int) bool { return r.Groups[i].First > s.Off }) - 1

@@ -164,7 +164,7 @@ func (wds) PropertyNames(
 		if err != nil {
 			return nil, err
 		}
-		first, _, err := firstOf(ctx, path, f, nil)
+		first, _, err := firstOf(ctx, path, f, nil, map[string]bool{})
 		_ = f.Close() // nothing was written, so nothing can be lost
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
@@ -197,10 +197,13 @@ func (mds) PropertyNames(
 		if err != nil {
 			return nil, err
 		}
-		c, err := openShard(f, f.Len())
+		c, _, end, err := openBeginning(path, f)
+		if err == nil {
+			end()
+		}
 		var names []string
 		for i := 0; err == nil && c.n > 0 && i < len(c.Names); i++ {
-			fields, _, err := schemaOfShard(ForProperty(a, c.Names[i]), f)
+			fields, _, err := schemaOfShard(ForProperty(a, c.Names[i]), path, f)
 			if err == nil && IsProperty(&fields[0]) {
 				names = append(names, c.Names[i])
 			}

@@ -395,7 +395,11 @@ func TestRefusalsSayWhat(t *testing.T) {
 		"header":   {"csv:", disk{"/d/a.csv": []byte("a,a\n1,2\n")}, "each needs one of its own"},
 		"utf8":     {"text:", disk{"/d/a.txt": []byte("ok\n\xff\n")}, "line 2, at byte 3"},
 		"unpickle": {"wds:?fields=pkl", disk{"/d/a.tar": tarOf(t, member{"1.pkl", "x"})}, "larder never unpickles"},
-		"bomb":     {"text:", disk{"/d/a.txt.gz": gzipped(t, make([]byte, maxUnpacked+9))}, "it has more than"},
+		"extension": {"wds:?fields=jpg,NOPE", disk{"/d/a.tar": tarOf(t, member{"1.jpg", "x"}, member{"1.cls", "1"})},
+			`names "nope", and the first 4096 members of each file have the extensions "cls", "jpg"`},
+		"together": {"wds:?fields=txt,cls", disk{"/d/a.tar": tarOf(t, member{"1.txt", "x"}, member{"2.cls", "1"})},
+			`none of the first samples of a file has them all; they have "cls", "txt"`},
+		"bomb": {"text:", disk{"/d/a.txt.gz": gzipped(t, make([]byte, maxUnpacked+9))}, "it has more than"},
 	} {
 		f, a := address(t, c.uri)
 		if _, _, _, err := readAll(f, a, c.d, c.d.main()); err == nil || !strings.Contains(err.Error(), c.want) {

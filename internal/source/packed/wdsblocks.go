@@ -30,7 +30,7 @@ var tarPackings = []string{".tar.gz", ".tgz", ".tar.zst"}
 // InBlocks reports whether samples of a file are not stored as they are: they are read with Records.Open, also where
 // they are images, and then Off and Size are no place in the file.
 func InBlocks(scheme, path string) bool {
-	return scheme == "beton" || scheme == "wds" && isPackedTar(path)
+	return scheme == "beton" || scheme == "wds" && isPackedTar(path) || scheme == "mds" && isPackedShard(path)
 }
 
 func isPackedTar(path string) bool { return hasSuffix(path, tarPackings) }
@@ -117,6 +117,9 @@ func (r *packedTar) Record(ctx context.Context, dst []byte, s Sample) ([]byte, e
 	}
 	return dst, err
 }
+
+// Blocks are the whole file.
+func (*packedTar) Blocks() []Block { return wholeFile() }
 
 // images adds the images of all samples that have one.
 func (r *packedTar) images(ctx context.Context, out spool.Writer) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -72,12 +73,13 @@ func (w wds) Schema(ctx context.Context, a Address, files []string, open func(st
 ) {
 	asked := a.Fields()
 	s := record.Schema{}
+	seen := map[string]bool{}
 	for _, path := range files {
 		f, err := open(path)
 		if err != nil {
 			return s, err
 		}
-		first, image, err := firstOf(ctx, path, f, asked)
+		first, image, err := firstOf(ctx, path, f, asked, seen)
 		f.Close()
 		switch {
 		case err != nil:
@@ -99,7 +101,23 @@ func (w wds) Schema(ctx context.Context, a Address, files []string, open func(st
 		}
 		return s, nil
 	}
+	if len(a.Fields()) > 0 && len(seen) > 0 {
+		return s, notTogether(partsOf(a.Fields()), seen)
+	}
 	return s, nil // Scan says that there are no samples
+}
+
+// notTogether says that no sample of those looked at has all parts.
+func notTogether(parts []part, seen map[string]bool) error {
+	there := slices.Sorted(maps.Keys(seen))
+	for _, p := range parts {
+		if !slices.ContainsFunc(p.exts, func(ext string) bool { return seen[ext] }) {
+			return fmt.Errorf("?fields= names %q, and the first %d members of each file have the extensions %s",
+				p.name, firstMembers, quoted(there))
+		}
+	}
+	return fmt.Errorf("?fields= names %d extensions, and none of the first samples of a file has them all; they have %s",
+		len(parts), quoted(there))
 }
 
 // tarSample is the members of one sample, read.
@@ -130,8 +148,10 @@ func (t *tarSample) get(p *part) ([]byte, string, bool) {
 }
 
 // firstOf reads the first sample that has all the parts; nil = there is none. Without parts it is the first one, and
-// image says that one of the first has an image.
-func firstOf(ctx context.Context, path string, f Other, asked []string) (first *tarSample, image bool, err error) {
+// image says that one of the first has an image. Extensions go to seen.
+func firstOf(ctx context.Context, path string, f Other, asked []string, seen map[string]bool) (
+	first *tarSample, image bool, err error,
+) {
 	in, err := openTar(File{ReaderAt: f, Path: path, Size: f.Len()})
 	if err != nil {
 		return nil, false, err
@@ -165,6 +185,7 @@ func firstOf(ctx context.Context, path string, f Other, asked []string) (first *
 			}
 			now = &tarSample{key: key, members: map[string][]byte{}}
 		}
+		seen[ext] = true
 		if image = image || isImage(ext); first != nil {
 			if image || parts != nil {
 				break

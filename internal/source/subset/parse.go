@@ -273,24 +273,29 @@ func (p *parser) membership(members func() (node, error)) (node, error) {
 	return n, nil
 }
 
+// bracketed parses values between brackets of either kind, which it returns.
+func bracketed[T any](p *parser, value func() (T, error)) (open, closing token, vals []T, err error) {
+	open = p.tok
+	if !p.is(tPunct, "(") && !p.is(tPunct, "[") {
+		return open, closing, nil, p.unexpected(`"(" or "["`)
+	}
+	if err := p.next(); err != nil {
+		return open, closing, nil, err
+	}
+	if vals, err = commas(p, value); err != nil {
+		return open, closing, nil, err
+	}
+	closing = p.tok
+	if !p.is(tPunct, ")") && !p.is(tPunct, "]") {
+		return open, closing, nil, p.unexpected(`"," or a closing bracket`)
+	}
+	return open, closing, vals, p.next()
+}
+
 // intMembers parses "(a, b, ...)", a set, or an interval: [a, b) [a, b] (a, b]. "(a, b)" is the set.
 func (p *parser) intMembers(t term) (node, error) {
-	open := p.tok
-	if !p.is(tPunct, "(") && !p.is(tPunct, "[") {
-		return nil, p.unexpected(`"(" or "["`)
-	}
-	if err := p.next(); err != nil {
-		return nil, err
-	}
-	vals, err := commas(p, p.integer)
+	open, closing, vals, err := bracketed(p, p.integer)
 	if err != nil {
-		return nil, err
-	}
-	closing := p.tok
-	if !p.is(tPunct, ")") && !p.is(tPunct, "]") {
-		return nil, p.unexpected(`"," or a closing bracket`)
-	}
-	if err := p.next(); err != nil {
 		return nil, err
 	}
 	if open.text == "(" && closing.text == ")" {

@@ -238,22 +238,8 @@ func (p *parser) pattern(field string) (s string, segs []string, err error) {
 
 // propMembers parses a set or an interval.
 func (p *parser) propMembers(n *propNode) (node, error) {
-	open := p.tok
-	if !p.is(tPunct, "(") && !p.is(tPunct, "[") {
-		return nil, p.unexpected(`"(" or "["`)
-	}
-	if err := p.next(); err != nil {
-		return nil, err
-	}
-	vals, err := commas(p, p.literal)
+	open, closing, vals, err := bracketed(p, p.literal)
 	if err != nil {
-		return nil, err
-	}
-	closing := p.tok
-	if !p.is(tPunct, ")") && !p.is(tPunct, "]") {
-		return nil, p.unexpected(`"," or a closing bracket`)
-	}
-	if err := p.next(); err != nil {
 		return nil, err
 	}
 	for _, v := range vals {

@@ -628,7 +628,7 @@ type Counters struct {
 	SamplesDelivered uint64 `protobuf:"varint,5,opt,name=samples_delivered,json=samplesDelivered,proto3" json:"samples_delivered,omitempty"`
 	// batches_delivered to clients.
 	BatchesDelivered uint64 `protobuf:"varint,6,opt,name=batches_delivered,json=batchesDelivered,proto3" json:"batches_delivered,omitempty"`
-	// hits by form: encoded, decoded, augmented.
+	// hits by form: encoded, decoded, augmented; of a job, a dataset and in the totals also block and shared_block: samples found in a block in memory (order blocks), which was read for that job, or for another one.
 	Hits map[string]uint64 `protobuf:"bytes,7,rep,name=hits,proto3" json:"hits,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// evictions by form.
 	Evictions map[string]uint64 `protobuf:"bytes,8,rep,name=evictions,proto3" json:"evictions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
@@ -1079,7 +1079,9 @@ type Wait struct {
 	// rank that waits.
 	Rank uint32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	// ranks that are waited for, where cause is rank.
-	Ranks         []uint32 `protobuf:"varint,5,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
+	Ranks []uint32 `protobuf:"varint,5,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
+	// outage of the storage that is waited for; absent where storage answers, or something else is waited for.
+	Outage        *Outage `protobuf:"bytes,6,opt,name=outage,proto3" json:"outage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1149,6 +1151,86 @@ func (x *Wait) GetRanks() []uint32 {
 	return nil
 }
 
+func (x *Wait) GetOutage() *Outage {
+	if x != nil {
+		return x.Outage
+	}
+	return nil
+}
+
+// Outage is a place that a dataset is read from and that does not answer. Jobs wait for it, and lose no sample.
+type Outage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// why: the newest failure, in words.
+	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	// seconds that it has lasted.
+	Seconds float64 `protobuf:"fixed64,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	// limit_seconds that next() waits for it (source.outage_timeout); 0 = for ever.
+	LimitSeconds float64 `protobuf:"fixed64,3,opt,name=limit_seconds,json=limitSeconds,proto3" json:"limit_seconds,omitempty"`
+	// over: it has lasted for longer, and next() raises an error. The job stays, and goes on when storage answers.
+	Over          bool `protobuf:"varint,4,opt,name=over,proto3" json:"over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Outage) Reset() {
+	*x = Outage{}
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Outage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Outage) ProtoMessage() {}
+
+func (x *Outage) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Outage.ProtoReflect.Descriptor instead.
+func (*Outage) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Outage) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Outage) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *Outage) GetLimitSeconds() float64 {
+	if x != nil {
+		return x.LimitSeconds
+	}
+	return 0
+}
+
+func (x *Outage) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
 // Load is what the machine does for all jobs together.
 type Load struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1170,7 +1252,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1264,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[10]
+	mi := &file_larder_v1_larder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1277,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{10}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Load) GetWorkers() uint32 {
@@ -1250,14 +1332,22 @@ type DatasetStats struct {
 	// bad_samples: distinct samples that could not be prepared. counters.quarantined counts each as often as a job left it out.
 	BadSamples uint64 `protobuf:"varint,3,opt,name=bad_samples,json=badSamples,proto3" json:"bad_samples,omitempty"`
 	// jobs on it that live.
-	Jobs          uint32 `protobuf:"varint,4,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	Jobs uint32 `protobuf:"varint,4,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// outages of its storage since the start of the daemon; each of several disks counts for itself.
+	Outages uint64 `protobuf:"varint,5,opt,name=outages,proto3" json:"outages,omitempty"`
+	// outage_seconds in which its storage failed, the present outage included.
+	OutageSeconds float64 `protobuf:"fixed64,6,opt,name=outage_seconds,json=outageSeconds,proto3" json:"outage_seconds,omitempty"`
+	// jobs_waiting for its storage, which fails, at this moment.
+	JobsWaiting uint32 `protobuf:"varint,7,opt,name=jobs_waiting,json=jobsWaiting,proto3" json:"jobs_waiting,omitempty"`
+	// outage of its storage at this moment, absent where it answers; over is not said.
+	Outage        *Outage `protobuf:"bytes,8,opt,name=outage,proto3" json:"outage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DatasetStats) Reset() {
 	*x = DatasetStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1359,7 @@ func (x *DatasetStats) String() string {
 func (*DatasetStats) ProtoMessage() {}
 
 func (x *DatasetStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[11]
+	mi := &file_larder_v1_larder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1372,7 @@ func (x *DatasetStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStats.ProtoReflect.Descriptor instead.
 func (*DatasetStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{11}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DatasetStats) GetDataset() *Dataset {
@@ -1311,6 +1401,34 @@ func (x *DatasetStats) GetJobs() uint32 {
 		return x.Jobs
 	}
 	return 0
+}
+
+func (x *DatasetStats) GetOutages() uint64 {
+	if x != nil {
+		return x.Outages
+	}
+	return 0
+}
+
+func (x *DatasetStats) GetOutageSeconds() float64 {
+	if x != nil {
+		return x.OutageSeconds
+	}
+	return 0
+}
+
+func (x *DatasetStats) GetJobsWaiting() uint32 {
+	if x != nil {
+		return x.JobsWaiting
+	}
+	return 0
+}
+
+func (x *DatasetStats) GetOutage() *Outage {
+	if x != nil {
+		return x.Outage
+	}
+	return nil
 }
 
 // Job is a job as the daemon sees it.
@@ -1378,7 +1496,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1508,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[12]
+	mi := &file_larder_v1_larder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1521,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{12}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Job) GetId() uint32 {
@@ -1625,7 +1743,7 @@ type WorkerInfo struct {
 
 func (x *WorkerInfo) Reset() {
 	*x = WorkerInfo{}
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1755,7 @@ func (x *WorkerInfo) String() string {
 func (*WorkerInfo) ProtoMessage() {}
 
 func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[13]
+	mi := &file_larder_v1_larder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1768,7 @@ func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerInfo.ProtoReflect.Descriptor instead.
 func (*WorkerInfo) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{13}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WorkerInfo) GetId() uint32 {
@@ -1729,7 +1847,7 @@ type WorkerStats struct {
 
 func (x *WorkerStats) Reset() {
 	*x = WorkerStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1859,7 @@ func (x *WorkerStats) String() string {
 func (*WorkerStats) ProtoMessage() {}
 
 func (x *WorkerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[14]
+	mi := &file_larder_v1_larder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1872,7 @@ func (x *WorkerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStats.ProtoReflect.Descriptor instead.
 func (*WorkerStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{14}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WorkerStats) GetAttached() uint32 {
@@ -1849,7 +1967,7 @@ type Dataset struct {
 
 func (x *Dataset) Reset() {
 	*x = Dataset{}
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1979,7 @@ func (x *Dataset) String() string {
 func (*Dataset) ProtoMessage() {}
 
 func (x *Dataset) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[15]
+	mi := &file_larder_v1_larder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +1992,7 @@ func (x *Dataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dataset.ProtoReflect.Descriptor instead.
 func (*Dataset) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{15}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Dataset) GetId() uint32 {
@@ -1960,7 +2078,7 @@ type IgnoredFiles struct {
 
 func (x *IgnoredFiles) Reset() {
 	*x = IgnoredFiles{}
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2090,7 @@ func (x *IgnoredFiles) String() string {
 func (*IgnoredFiles) ProtoMessage() {}
 
 func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[16]
+	mi := &file_larder_v1_larder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2103,7 @@ func (x *IgnoredFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoredFiles.ProtoReflect.Descriptor instead.
 func (*IgnoredFiles) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{16}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *IgnoredFiles) GetKind() string {
@@ -2027,7 +2145,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2157,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[17]
+	mi := &file_larder_v1_larder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2170,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{17}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Sample) GetId() uint64 {
@@ -2136,7 +2254,7 @@ type Tier struct {
 
 func (x *Tier) Reset() {
 	*x = Tier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2148,7 +2266,7 @@ func (x *Tier) String() string {
 func (*Tier) ProtoMessage() {}
 
 func (x *Tier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[18]
+	mi := &file_larder_v1_larder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2161,7 +2279,7 @@ func (x *Tier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tier.ProtoReflect.Descriptor instead.
 func (*Tier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{18}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Tier) GetForm() string {
@@ -2267,7 +2385,7 @@ type DiskTier struct {
 
 func (x *DiskTier) Reset() {
 	*x = DiskTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2397,7 @@ func (x *DiskTier) String() string {
 func (*DiskTier) ProtoMessage() {}
 
 func (x *DiskTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[19]
+	mi := &file_larder_v1_larder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2410,7 @@ func (x *DiskTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskTier.ProtoReflect.Descriptor instead.
 func (*DiskTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{19}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DiskTier) GetDir() string {
@@ -2449,7 +2567,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2579,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[20]
+	mi := &file_larder_v1_larder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2592,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{20}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Device) GetIndex() uint32 {
@@ -2568,7 +2686,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2698,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[21]
+	mi := &file_larder_v1_larder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2711,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{21}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Stats) GetAt() *timestamppb.Timestamp {
@@ -2755,7 +2873,7 @@ type Listener struct {
 
 func (x *Listener) Reset() {
 	*x = Listener{}
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2885,7 @@ func (x *Listener) String() string {
 func (*Listener) ProtoMessage() {}
 
 func (x *Listener) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[22]
+	mi := &file_larder_v1_larder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2898,7 @@ func (x *Listener) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listener.ProtoReflect.Descriptor instead.
 func (*Listener) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{22}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Listener) GetAddress() string {
@@ -2839,7 +2957,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +2969,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[23]
+	mi := &file_larder_v1_larder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +2982,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{23}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Split) GetModel() string {
@@ -2928,7 +3046,7 @@ type DatasetShare struct {
 
 func (x *DatasetShare) Reset() {
 	*x = DatasetShare{}
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2940,7 +3058,7 @@ func (x *DatasetShare) String() string {
 func (*DatasetShare) ProtoMessage() {}
 
 func (x *DatasetShare) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[24]
+	mi := &file_larder_v1_larder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2953,7 +3071,7 @@ func (x *DatasetShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetShare.ProtoReflect.Descriptor instead.
 func (*DatasetShare) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{24}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DatasetShare) GetDataset() string {
@@ -3006,7 +3124,7 @@ type RegisterJobRequest struct {
 
 func (x *RegisterJobRequest) Reset() {
 	*x = RegisterJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3136,7 @@ func (x *RegisterJobRequest) String() string {
 func (*RegisterJobRequest) ProtoMessage() {}
 
 func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[25]
+	mi := &file_larder_v1_larder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3149,7 @@ func (x *RegisterJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobRequest.ProtoReflect.Descriptor instead.
 func (*RegisterJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{25}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RegisterJobRequest) GetSpec() *JobSpec {
@@ -3072,7 +3190,7 @@ type RegisterJobResponse struct {
 
 func (x *RegisterJobResponse) Reset() {
 	*x = RegisterJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3202,7 @@ func (x *RegisterJobResponse) String() string {
 func (*RegisterJobResponse) ProtoMessage() {}
 
 func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[26]
+	mi := &file_larder_v1_larder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3215,7 @@ func (x *RegisterJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterJobResponse.ProtoReflect.Descriptor instead.
 func (*RegisterJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{26}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RegisterJobResponse) GetJob() *Job {
@@ -3149,7 +3267,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3161,7 +3279,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[27]
+	mi := &file_larder_v1_larder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3174,7 +3292,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{27}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Resumed) GetEpoch() uint32 {
@@ -3240,7 +3358,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3252,7 +3370,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[28]
+	mi := &file_larder_v1_larder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3265,7 +3383,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{28}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetStateRequest) GetName() string {
@@ -3321,7 +3439,7 @@ type GetStateResponse struct {
 
 func (x *GetStateResponse) Reset() {
 	*x = GetStateResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3451,7 @@ func (x *GetStateResponse) String() string {
 func (*GetStateResponse) ProtoMessage() {}
 
 func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[29]
+	mi := &file_larder_v1_larder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3464,7 @@ func (x *GetStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateResponse.ProtoReflect.Descriptor instead.
 func (*GetStateResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{29}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetStateResponse) GetToken() string {
@@ -3367,7 +3485,7 @@ type ListOrdersRequest struct {
 
 func (x *ListOrdersRequest) Reset() {
 	*x = ListOrdersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3497,7 @@ func (x *ListOrdersRequest) String() string {
 func (*ListOrdersRequest) ProtoMessage() {}
 
 func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[30]
+	mi := &file_larder_v1_larder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3510,7 @@ func (x *ListOrdersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersRequest.ProtoReflect.Descriptor instead.
 func (*ListOrdersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{30}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListOrdersRequest) GetName() string {
@@ -3421,7 +3539,7 @@ type ListOrdersResponse struct {
 
 func (x *ListOrdersResponse) Reset() {
 	*x = ListOrdersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3433,7 +3551,7 @@ func (x *ListOrdersResponse) String() string {
 func (*ListOrdersResponse) ProtoMessage() {}
 
 func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[31]
+	mi := &file_larder_v1_larder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3446,7 +3564,7 @@ func (x *ListOrdersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrdersResponse.ProtoReflect.Descriptor instead.
 func (*ListOrdersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{31}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListOrdersResponse) GetJob() uint32 {
@@ -3501,7 +3619,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3513,7 +3631,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[32]
+	mi := &file_larder_v1_larder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3526,7 +3644,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{32}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Order) GetEpoch() uint32 {
@@ -3572,7 +3690,7 @@ type GetOrderRequest struct {
 
 func (x *GetOrderRequest) Reset() {
 	*x = GetOrderRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3584,7 +3702,7 @@ func (x *GetOrderRequest) String() string {
 func (*GetOrderRequest) ProtoMessage() {}
 
 func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[33]
+	mi := &file_larder_v1_larder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3597,7 +3715,7 @@ func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
 func (*GetOrderRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{33}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetOrderRequest) GetJob() uint32 {
@@ -3636,7 +3754,7 @@ type GetOrderResponse struct {
 
 func (x *GetOrderResponse) Reset() {
 	*x = GetOrderResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +3766,7 @@ func (x *GetOrderResponse) String() string {
 func (*GetOrderResponse) ProtoMessage() {}
 
 func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[34]
+	mi := &file_larder_v1_larder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +3779,7 @@ func (x *GetOrderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOrderResponse.ProtoReflect.Descriptor instead.
 func (*GetOrderResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{34}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetOrderResponse) GetSamples() []uint32 {
@@ -3696,7 +3814,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3826,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[35]
+	mi := &file_larder_v1_larder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3839,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{35}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListJobsRequest) GetIncludeEnded() bool {
@@ -3742,7 +3860,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3754,7 +3872,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[36]
+	mi := &file_larder_v1_larder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3767,7 +3885,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{36}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -3788,7 +3906,7 @@ type DescribeJobRequest struct {
 
 func (x *DescribeJobRequest) Reset() {
 	*x = DescribeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3800,7 +3918,7 @@ func (x *DescribeJobRequest) String() string {
 func (*DescribeJobRequest) ProtoMessage() {}
 
 func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[37]
+	mi := &file_larder_v1_larder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3813,7 +3931,7 @@ func (x *DescribeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobRequest.ProtoReflect.Descriptor instead.
 func (*DescribeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{37}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DescribeJobRequest) GetName() string {
@@ -3834,7 +3952,7 @@ type DescribeJobResponse struct {
 
 func (x *DescribeJobResponse) Reset() {
 	*x = DescribeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +3964,7 @@ func (x *DescribeJobResponse) String() string {
 func (*DescribeJobResponse) ProtoMessage() {}
 
 func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[38]
+	mi := &file_larder_v1_larder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +3977,7 @@ func (x *DescribeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeJobResponse.ProtoReflect.Descriptor instead.
 func (*DescribeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{38}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DescribeJobResponse) GetJob() *Job {
@@ -3880,7 +3998,7 @@ type DrainJobRequest struct {
 
 func (x *DrainJobRequest) Reset() {
 	*x = DrainJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3892,7 +4010,7 @@ func (x *DrainJobRequest) String() string {
 func (*DrainJobRequest) ProtoMessage() {}
 
 func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[39]
+	mi := &file_larder_v1_larder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3905,7 +4023,7 @@ func (x *DrainJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobRequest.ProtoReflect.Descriptor instead.
 func (*DrainJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{39}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DrainJobRequest) GetName() string {
@@ -3926,7 +4044,7 @@ type DrainJobResponse struct {
 
 func (x *DrainJobResponse) Reset() {
 	*x = DrainJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3938,7 +4056,7 @@ func (x *DrainJobResponse) String() string {
 func (*DrainJobResponse) ProtoMessage() {}
 
 func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[40]
+	mi := &file_larder_v1_larder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3951,7 +4069,7 @@ func (x *DrainJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainJobResponse.ProtoReflect.Descriptor instead.
 func (*DrainJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{40}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DrainJobResponse) GetJob() *Job {
@@ -3974,7 +4092,7 @@ type KillJobRequest struct {
 
 func (x *KillJobRequest) Reset() {
 	*x = KillJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4104,7 @@ func (x *KillJobRequest) String() string {
 func (*KillJobRequest) ProtoMessage() {}
 
 func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[41]
+	mi := &file_larder_v1_larder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4117,7 @@ func (x *KillJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobRequest.ProtoReflect.Descriptor instead.
 func (*KillJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{41}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *KillJobRequest) GetName() string {
@@ -4027,7 +4145,7 @@ type KillJobResponse struct {
 
 func (x *KillJobResponse) Reset() {
 	*x = KillJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4039,7 +4157,7 @@ func (x *KillJobResponse) String() string {
 func (*KillJobResponse) ProtoMessage() {}
 
 func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[42]
+	mi := &file_larder_v1_larder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4052,7 +4170,7 @@ func (x *KillJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJobResponse.ProtoReflect.Descriptor instead.
 func (*KillJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{42}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *KillJobResponse) GetJob() *Job {
@@ -4073,7 +4191,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4203,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[43]
+	mi := &file_larder_v1_larder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4216,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{43}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PauseJobRequest) GetName() string {
@@ -4119,7 +4237,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4249,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[44]
+	mi := &file_larder_v1_larder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4262,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{44}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -4165,7 +4283,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4177,7 +4295,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[45]
+	mi := &file_larder_v1_larder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4190,7 +4308,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{45}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ResumeJobRequest) GetName() string {
@@ -4211,7 +4329,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4341,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[46]
+	mi := &file_larder_v1_larder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4354,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{46}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -4261,7 +4379,7 @@ type SetSubsetRequest struct {
 
 func (x *SetSubsetRequest) Reset() {
 	*x = SetSubsetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4391,7 @@ func (x *SetSubsetRequest) String() string {
 func (*SetSubsetRequest) ProtoMessage() {}
 
 func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[47]
+	mi := &file_larder_v1_larder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4404,7 @@ func (x *SetSubsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetRequest.ProtoReflect.Descriptor instead.
 func (*SetSubsetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{47}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SetSubsetRequest) GetName() string {
@@ -4327,7 +4445,7 @@ type SetSubsetResponse struct {
 
 func (x *SetSubsetResponse) Reset() {
 	*x = SetSubsetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4339,7 +4457,7 @@ func (x *SetSubsetResponse) String() string {
 func (*SetSubsetResponse) ProtoMessage() {}
 
 func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[48]
+	mi := &file_larder_v1_larder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4352,7 +4470,7 @@ func (x *SetSubsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubsetResponse.ProtoReflect.Descriptor instead.
 func (*SetSubsetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{48}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetSubsetResponse) GetJob() *Job {
@@ -4394,7 +4512,7 @@ type RefreshDatasetRequest struct {
 
 func (x *RefreshDatasetRequest) Reset() {
 	*x = RefreshDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4406,7 +4524,7 @@ func (x *RefreshDatasetRequest) String() string {
 func (*RefreshDatasetRequest) ProtoMessage() {}
 
 func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[49]
+	mi := &file_larder_v1_larder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4419,7 +4537,7 @@ func (x *RefreshDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{49}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RefreshDatasetRequest) GetDataset() string {
@@ -4446,7 +4564,7 @@ type RefreshDatasetResponse struct {
 
 func (x *RefreshDatasetResponse) Reset() {
 	*x = RefreshDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4458,7 +4576,7 @@ func (x *RefreshDatasetResponse) String() string {
 func (*RefreshDatasetResponse) ProtoMessage() {}
 
 func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[50]
+	mi := &file_larder_v1_larder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4471,7 +4589,7 @@ func (x *RefreshDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RefreshDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{50}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RefreshDatasetResponse) GetDataset() *Dataset {
@@ -4517,7 +4635,7 @@ type AddDatasetRequest struct {
 
 func (x *AddDatasetRequest) Reset() {
 	*x = AddDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4529,7 +4647,7 @@ func (x *AddDatasetRequest) String() string {
 func (*AddDatasetRequest) ProtoMessage() {}
 
 func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[51]
+	mi := &file_larder_v1_larder_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4542,7 +4660,7 @@ func (x *AddDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AddDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{51}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AddDatasetRequest) GetName() string {
@@ -4577,7 +4695,7 @@ type AddDatasetResponse struct {
 
 func (x *AddDatasetResponse) Reset() {
 	*x = AddDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4589,7 +4707,7 @@ func (x *AddDatasetResponse) String() string {
 func (*AddDatasetResponse) ProtoMessage() {}
 
 func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[52]
+	mi := &file_larder_v1_larder_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4602,7 +4720,7 @@ func (x *AddDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddDatasetResponse.ProtoReflect.Descriptor instead.
 func (*AddDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{52}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AddDatasetResponse) GetDataset() *Dataset {
@@ -4633,7 +4751,7 @@ type AddRecordsRequest struct {
 
 func (x *AddRecordsRequest) Reset() {
 	*x = AddRecordsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4645,7 +4763,7 @@ func (x *AddRecordsRequest) String() string {
 func (*AddRecordsRequest) ProtoMessage() {}
 
 func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[53]
+	mi := &file_larder_v1_larder_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4658,7 +4776,7 @@ func (x *AddRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRecordsRequest.ProtoReflect.Descriptor instead.
 func (*AddRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{53}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AddRecordsRequest) GetName() string {
@@ -4716,7 +4834,7 @@ type AddRecordsResponse struct {
 
 func (x *AddRecordsResponse) Reset() {
 	*x = AddRecordsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +4846,7 @@ func (x *AddRecordsResponse) String() string {
 func (*AddRecordsResponse) ProtoMessage() {}
 
 func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[54]
+	mi := &file_larder_v1_larder_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +4859,7 @@ func (x *AddRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRecordsResponse.ProtoReflect.Descriptor instead.
 func (*AddRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{54}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *AddRecordsResponse) GetDataset() *Dataset {
@@ -4769,7 +4887,7 @@ type RemoveDatasetRequest struct {
 
 func (x *RemoveDatasetRequest) Reset() {
 	*x = RemoveDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4781,7 +4899,7 @@ func (x *RemoveDatasetRequest) String() string {
 func (*RemoveDatasetRequest) ProtoMessage() {}
 
 func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[55]
+	mi := &file_larder_v1_larder_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4794,7 +4912,7 @@ func (x *RemoveDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{55}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemoveDatasetRequest) GetDataset() string {
@@ -4819,7 +4937,7 @@ type RemoveDatasetResponse struct {
 
 func (x *RemoveDatasetResponse) Reset() {
 	*x = RemoveDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4831,7 +4949,7 @@ func (x *RemoveDatasetResponse) String() string {
 func (*RemoveDatasetResponse) ProtoMessage() {}
 
 func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[56]
+	mi := &file_larder_v1_larder_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4844,7 +4962,7 @@ func (x *RemoveDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDatasetResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{56}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RemoveDatasetResponse) GetDataset() *Dataset {
@@ -4877,7 +4995,7 @@ type ListDatasetsRequest struct {
 
 func (x *ListDatasetsRequest) Reset() {
 	*x = ListDatasetsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4889,7 +5007,7 @@ func (x *ListDatasetsRequest) String() string {
 func (*ListDatasetsRequest) ProtoMessage() {}
 
 func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[57]
+	mi := &file_larder_v1_larder_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4902,7 +5020,7 @@ func (x *ListDatasetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsRequest.ProtoReflect.Descriptor instead.
 func (*ListDatasetsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{57}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
 }
 
 // ListDatasetsResponse lists them by id.
@@ -4916,7 +5034,7 @@ type ListDatasetsResponse struct {
 
 func (x *ListDatasetsResponse) Reset() {
 	*x = ListDatasetsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4928,7 +5046,7 @@ func (x *ListDatasetsResponse) String() string {
 func (*ListDatasetsResponse) ProtoMessage() {}
 
 func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[58]
+	mi := &file_larder_v1_larder_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4941,7 +5059,7 @@ func (x *ListDatasetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDatasetsResponse.ProtoReflect.Descriptor instead.
 func (*ListDatasetsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{58}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListDatasetsResponse) GetDatasets() []*Dataset {
@@ -4966,7 +5084,7 @@ type InspectDatasetRequest struct {
 
 func (x *InspectDatasetRequest) Reset() {
 	*x = InspectDatasetRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4978,7 +5096,7 @@ func (x *InspectDatasetRequest) String() string {
 func (*InspectDatasetRequest) ProtoMessage() {}
 
 func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[59]
+	mi := &file_larder_v1_larder_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4991,7 +5109,7 @@ func (x *InspectDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetRequest.ProtoReflect.Descriptor instead.
 func (*InspectDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{59}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *InspectDatasetRequest) GetDataset() string {
@@ -5030,7 +5148,7 @@ type InspectDatasetResponse struct {
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5042,7 +5160,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[60]
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5055,7 +5173,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{60}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -5092,7 +5210,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5104,7 +5222,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5117,7 +5235,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -5145,7 +5263,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5275,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5288,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -5189,7 +5307,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5201,7 +5319,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5214,7 +5332,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -5234,7 +5352,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5246,7 +5364,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5259,7 +5377,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -5309,7 +5427,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5321,7 +5439,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5334,7 +5452,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -5389,7 +5507,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5401,7 +5519,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5414,7 +5532,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -5458,7 +5576,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5588,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5601,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -5511,7 +5629,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5523,7 +5641,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5536,7 +5654,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -5563,7 +5681,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5575,7 +5693,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5588,7 +5706,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -5630,7 +5748,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5642,7 +5760,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5655,7 +5773,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -5676,7 +5794,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5688,7 +5806,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5701,7 +5819,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -5729,7 +5847,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5741,7 +5859,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5754,7 +5872,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -5812,7 +5930,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5824,7 +5942,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5837,7 +5955,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -5918,7 +6036,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5930,7 +6048,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5943,7 +6061,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -5994,7 +6112,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6006,7 +6124,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6019,7 +6137,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -6104,7 +6222,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6116,7 +6234,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6129,7 +6247,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -6204,7 +6322,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6216,7 +6334,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6229,7 +6347,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -6345,7 +6463,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6357,7 +6475,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6370,7 +6488,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -6405,7 +6523,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6417,7 +6535,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6430,7 +6548,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -6451,7 +6569,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6463,7 +6581,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6476,7 +6594,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -6508,7 +6626,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6520,7 +6638,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6533,7 +6651,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -6606,7 +6724,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6618,7 +6736,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6631,7 +6749,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Field) GetName() string {
@@ -6734,7 +6852,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6746,7 +6864,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6759,7 +6877,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -6877,7 +6995,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6889,7 +7007,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6902,7 +7020,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -6952,7 +7070,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6964,7 +7082,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6977,7 +7095,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -7024,7 +7142,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7036,7 +7154,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7049,7 +7167,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -7101,6 +7219,8 @@ type StatusResponse struct {
 	LastErrorAt *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_error_at,json=lastErrorAt,proto3" json:"last_error_at,omitempty"`
 	// decoding: where images are decoded, and what protects the daemon there, in words.
 	Decoding string `protobuf:"bytes,23,opt,name=decoding,proto3" json:"decoding,omitempty"`
+	// failing: datasets whose storage does not answer, without counters.
+	Failing []*DatasetStats `protobuf:"bytes,24,rep,name=failing,proto3" json:"failing,omitempty"`
 	// withheld: log, state_dir and the last error are not shown to this user, who is not the daemon's.
 	Withheld      bool `protobuf:"varint,30,opt,name=withheld,proto3" json:"withheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -7109,7 +7229,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7121,7 +7241,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7134,7 +7254,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -7298,6 +7418,13 @@ func (x *StatusResponse) GetDecoding() string {
 	return ""
 }
 
+func (x *StatusResponse) GetFailing() []*DatasetStats {
+	if x != nil {
+		return x.Failing
+	}
+	return nil
+}
+
 func (x *StatusResponse) GetWithheld() bool {
 	if x != nil {
 		return x.Withheld
@@ -7322,7 +7449,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7334,7 +7461,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7347,7 +7474,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -7397,7 +7524,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7409,7 +7536,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7422,7 +7549,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -7471,7 +7598,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7483,7 +7610,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7496,7 +7623,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -7523,7 +7650,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7535,7 +7662,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7548,7 +7675,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -7598,7 +7725,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7610,7 +7737,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7623,7 +7750,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -7686,7 +7813,7 @@ type StoreStats struct {
 
 func (x *StoreStats) Reset() {
 	*x = StoreStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[93]
+	mi := &file_larder_v1_larder_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7698,7 +7825,7 @@ func (x *StoreStats) String() string {
 func (*StoreStats) ProtoMessage() {}
 
 func (x *StoreStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[93]
+	mi := &file_larder_v1_larder_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7711,7 +7838,7 @@ func (x *StoreStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
 func (*StoreStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *StoreStats) GetName() string {
@@ -7869,13 +7996,19 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"ring_bytes\x18\b \x01(\x04R\tringBytes\x12#\n" +
 	"\x04wait\x18Z \x01(\v2\x0f.larder.v1.WaitR\x04wait\x12!\n" +
-	"\fstep_seconds\x18[ \x01(\x01R\vstepSeconds\"t\n" +
+	"\fstep_seconds\x18[ \x01(\x01R\vstepSeconds\"\x9f\x01\n" +
 	"\x04Wait\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
 	"\aseconds\x18\x03 \x01(\x01R\aseconds\x12\x12\n" +
 	"\x04rank\x18\x04 \x01(\rR\x04rank\x12\x14\n" +
-	"\x05ranks\x18\x05 \x03(\rR\x05ranks\"\xb6\x01\n" +
+	"\x05ranks\x18\x05 \x03(\rR\x05ranks\x12)\n" +
+	"\x06outage\x18\x06 \x01(\v2\x11.larder.v1.OutageR\x06outage\"m\n" +
+	"\x06Outage\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x18\n" +
+	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12#\n" +
+	"\rlimit_seconds\x18\x03 \x01(\x01R\flimitSeconds\x12\x12\n" +
+	"\x04over\x18\x04 \x01(\bR\x04over\"\xb6\x01\n" +
 	"\x04Load\x12\x18\n" +
 	"\aworkers\x18\x01 \x01(\rR\aworkers\x12\x12\n" +
 	"\x04busy\x18\x02 \x01(\rR\x04busy\x12\x14\n" +
@@ -7883,13 +8016,17 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x05reads\x18\x04 \x01(\rR\x05reads\x12:\n" +
 	"\voldest_read\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"oldestRead\x12\x18\n" +
-	"\astorage\x18\x06 \x01(\x01R\astorage\"\xa2\x01\n" +
+	"\astorage\x18\x06 \x01(\x01R\astorage\"\xb1\x02\n" +
 	"\fDatasetStats\x12,\n" +
 	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12/\n" +
 	"\bcounters\x18\x02 \x01(\v2\x13.larder.v1.CountersR\bcounters\x12\x1f\n" +
 	"\vbad_samples\x18\x03 \x01(\x04R\n" +
 	"badSamples\x12\x12\n" +
-	"\x04jobs\x18\x04 \x01(\rR\x04jobs\"\x9b\b\n" +
+	"\x04jobs\x18\x04 \x01(\rR\x04jobs\x12\x18\n" +
+	"\aoutages\x18\x05 \x01(\x04R\aoutages\x12%\n" +
+	"\x0eoutage_seconds\x18\x06 \x01(\x01R\routageSeconds\x12!\n" +
+	"\fjobs_waiting\x18\a \x01(\rR\vjobsWaiting\x12)\n" +
+	"\x06outage\x18\b \x01(\v2\x11.larder.v1.OutageR\x06outage\"\x9b\b\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12)\n" +
@@ -8325,7 +8462,7 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"unfinished\x18\x04 \x03(\tR\n" +
 	"unfinished\x12\x18\n" +
 	"\adurable\x18\x05 \x01(\bR\adurable\"\x0f\n" +
-	"\rStatusRequest\"\x87\x06\n" +
+	"\rStatusRequest\"\xba\x06\n" +
 	"\x0eStatusResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -8357,7 +8494,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x15 \x01(\tR\tlastError\x12>\n" +
 	"\rlast_error_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x12\x1a\n" +
-	"\bdecoding\x18\x17 \x01(\tR\bdecoding\x12\x1a\n" +
+	"\bdecoding\x18\x17 \x01(\tR\bdecoding\x121\n" +
+	"\afailing\x18\x18 \x03(\v2\x17.larder.v1.DatasetStatsR\afailing\x12\x1a\n" +
 	"\bwithheld\x18\x1e \x01(\bR\bwithheld\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
@@ -8446,7 +8584,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -8459,245 +8597,249 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*QuarantinedSample)(nil),      // 8: larder.v1.QuarantinedSample
 	(*RankInfo)(nil),               // 9: larder.v1.RankInfo
 	(*Wait)(nil),                   // 10: larder.v1.Wait
-	(*Load)(nil),                   // 11: larder.v1.Load
-	(*DatasetStats)(nil),           // 12: larder.v1.DatasetStats
-	(*Job)(nil),                    // 13: larder.v1.Job
-	(*WorkerInfo)(nil),             // 14: larder.v1.WorkerInfo
-	(*WorkerStats)(nil),            // 15: larder.v1.WorkerStats
-	(*Dataset)(nil),                // 16: larder.v1.Dataset
-	(*IgnoredFiles)(nil),           // 17: larder.v1.IgnoredFiles
-	(*Sample)(nil),                 // 18: larder.v1.Sample
-	(*Tier)(nil),                   // 19: larder.v1.Tier
-	(*DiskTier)(nil),               // 20: larder.v1.DiskTier
-	(*Device)(nil),                 // 21: larder.v1.Device
-	(*Stats)(nil),                  // 22: larder.v1.Stats
-	(*Listener)(nil),               // 23: larder.v1.Listener
-	(*Split)(nil),                  // 24: larder.v1.Split
-	(*DatasetShare)(nil),           // 25: larder.v1.DatasetShare
-	(*RegisterJobRequest)(nil),     // 26: larder.v1.RegisterJobRequest
-	(*RegisterJobResponse)(nil),    // 27: larder.v1.RegisterJobResponse
-	(*Resumed)(nil),                // 28: larder.v1.Resumed
-	(*GetStateRequest)(nil),        // 29: larder.v1.GetStateRequest
-	(*GetStateResponse)(nil),       // 30: larder.v1.GetStateResponse
-	(*ListOrdersRequest)(nil),      // 31: larder.v1.ListOrdersRequest
-	(*ListOrdersResponse)(nil),     // 32: larder.v1.ListOrdersResponse
-	(*Order)(nil),                  // 33: larder.v1.Order
-	(*GetOrderRequest)(nil),        // 34: larder.v1.GetOrderRequest
-	(*GetOrderResponse)(nil),       // 35: larder.v1.GetOrderResponse
-	(*ListJobsRequest)(nil),        // 36: larder.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 37: larder.v1.ListJobsResponse
-	(*DescribeJobRequest)(nil),     // 38: larder.v1.DescribeJobRequest
-	(*DescribeJobResponse)(nil),    // 39: larder.v1.DescribeJobResponse
-	(*DrainJobRequest)(nil),        // 40: larder.v1.DrainJobRequest
-	(*DrainJobResponse)(nil),       // 41: larder.v1.DrainJobResponse
-	(*KillJobRequest)(nil),         // 42: larder.v1.KillJobRequest
-	(*KillJobResponse)(nil),        // 43: larder.v1.KillJobResponse
-	(*PauseJobRequest)(nil),        // 44: larder.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),       // 45: larder.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),       // 46: larder.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),      // 47: larder.v1.ResumeJobResponse
-	(*SetSubsetRequest)(nil),       // 48: larder.v1.SetSubsetRequest
-	(*SetSubsetResponse)(nil),      // 49: larder.v1.SetSubsetResponse
-	(*RefreshDatasetRequest)(nil),  // 50: larder.v1.RefreshDatasetRequest
-	(*RefreshDatasetResponse)(nil), // 51: larder.v1.RefreshDatasetResponse
-	(*AddDatasetRequest)(nil),      // 52: larder.v1.AddDatasetRequest
-	(*AddDatasetResponse)(nil),     // 53: larder.v1.AddDatasetResponse
-	(*AddRecordsRequest)(nil),      // 54: larder.v1.AddRecordsRequest
-	(*AddRecordsResponse)(nil),     // 55: larder.v1.AddRecordsResponse
-	(*RemoveDatasetRequest)(nil),   // 56: larder.v1.RemoveDatasetRequest
-	(*RemoveDatasetResponse)(nil),  // 57: larder.v1.RemoveDatasetResponse
-	(*ListDatasetsRequest)(nil),    // 58: larder.v1.ListDatasetsRequest
-	(*ListDatasetsResponse)(nil),   // 59: larder.v1.ListDatasetsResponse
-	(*InspectDatasetRequest)(nil),  // 60: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 61: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 62: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 63: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 64: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 65: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 66: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 67: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 68: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 69: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 70: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 71: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 72: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 73: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 74: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 75: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 76: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 77: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 78: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 79: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 80: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 81: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 82: larder.v1.AttachRequest
-	(*Field)(nil),                  // 83: larder.v1.Field
-	(*AttachResponse)(nil),         // 84: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 85: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 86: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 87: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 88: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 89: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 90: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 91: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 92: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 93: larder.v1.EpochEnd
-	(*StoreStats)(nil),             // 94: larder.v1.StoreStats
-	nil,                            // 95: larder.v1.Counters.HitsEntry
-	nil,                            // 96: larder.v1.Counters.EvictionsEntry
-	nil,                            // 97: larder.v1.WorkerStats.SecondsEntry
-	(*durationpb.Duration)(nil),    // 98: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 99: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 100: google.protobuf.Timestamp
+	(*Outage)(nil),                 // 11: larder.v1.Outage
+	(*Load)(nil),                   // 12: larder.v1.Load
+	(*DatasetStats)(nil),           // 13: larder.v1.DatasetStats
+	(*Job)(nil),                    // 14: larder.v1.Job
+	(*WorkerInfo)(nil),             // 15: larder.v1.WorkerInfo
+	(*WorkerStats)(nil),            // 16: larder.v1.WorkerStats
+	(*Dataset)(nil),                // 17: larder.v1.Dataset
+	(*IgnoredFiles)(nil),           // 18: larder.v1.IgnoredFiles
+	(*Sample)(nil),                 // 19: larder.v1.Sample
+	(*Tier)(nil),                   // 20: larder.v1.Tier
+	(*DiskTier)(nil),               // 21: larder.v1.DiskTier
+	(*Device)(nil),                 // 22: larder.v1.Device
+	(*Stats)(nil),                  // 23: larder.v1.Stats
+	(*Listener)(nil),               // 24: larder.v1.Listener
+	(*Split)(nil),                  // 25: larder.v1.Split
+	(*DatasetShare)(nil),           // 26: larder.v1.DatasetShare
+	(*RegisterJobRequest)(nil),     // 27: larder.v1.RegisterJobRequest
+	(*RegisterJobResponse)(nil),    // 28: larder.v1.RegisterJobResponse
+	(*Resumed)(nil),                // 29: larder.v1.Resumed
+	(*GetStateRequest)(nil),        // 30: larder.v1.GetStateRequest
+	(*GetStateResponse)(nil),       // 31: larder.v1.GetStateResponse
+	(*ListOrdersRequest)(nil),      // 32: larder.v1.ListOrdersRequest
+	(*ListOrdersResponse)(nil),     // 33: larder.v1.ListOrdersResponse
+	(*Order)(nil),                  // 34: larder.v1.Order
+	(*GetOrderRequest)(nil),        // 35: larder.v1.GetOrderRequest
+	(*GetOrderResponse)(nil),       // 36: larder.v1.GetOrderResponse
+	(*ListJobsRequest)(nil),        // 37: larder.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 38: larder.v1.ListJobsResponse
+	(*DescribeJobRequest)(nil),     // 39: larder.v1.DescribeJobRequest
+	(*DescribeJobResponse)(nil),    // 40: larder.v1.DescribeJobResponse
+	(*DrainJobRequest)(nil),        // 41: larder.v1.DrainJobRequest
+	(*DrainJobResponse)(nil),       // 42: larder.v1.DrainJobResponse
+	(*KillJobRequest)(nil),         // 43: larder.v1.KillJobRequest
+	(*KillJobResponse)(nil),        // 44: larder.v1.KillJobResponse
+	(*PauseJobRequest)(nil),        // 45: larder.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),       // 46: larder.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),       // 47: larder.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),      // 48: larder.v1.ResumeJobResponse
+	(*SetSubsetRequest)(nil),       // 49: larder.v1.SetSubsetRequest
+	(*SetSubsetResponse)(nil),      // 50: larder.v1.SetSubsetResponse
+	(*RefreshDatasetRequest)(nil),  // 51: larder.v1.RefreshDatasetRequest
+	(*RefreshDatasetResponse)(nil), // 52: larder.v1.RefreshDatasetResponse
+	(*AddDatasetRequest)(nil),      // 53: larder.v1.AddDatasetRequest
+	(*AddDatasetResponse)(nil),     // 54: larder.v1.AddDatasetResponse
+	(*AddRecordsRequest)(nil),      // 55: larder.v1.AddRecordsRequest
+	(*AddRecordsResponse)(nil),     // 56: larder.v1.AddRecordsResponse
+	(*RemoveDatasetRequest)(nil),   // 57: larder.v1.RemoveDatasetRequest
+	(*RemoveDatasetResponse)(nil),  // 58: larder.v1.RemoveDatasetResponse
+	(*ListDatasetsRequest)(nil),    // 59: larder.v1.ListDatasetsRequest
+	(*ListDatasetsResponse)(nil),   // 60: larder.v1.ListDatasetsResponse
+	(*InspectDatasetRequest)(nil),  // 61: larder.v1.InspectDatasetRequest
+	(*InspectDatasetResponse)(nil), // 62: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 63: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 64: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 65: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 66: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 67: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 68: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 69: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 70: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 71: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 72: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 73: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 74: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 75: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 76: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 77: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 78: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 79: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 80: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 81: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 82: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 83: larder.v1.AttachRequest
+	(*Field)(nil),                  // 84: larder.v1.Field
+	(*AttachResponse)(nil),         // 85: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 86: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 87: larder.v1.StopResponse
+	(*StatusRequest)(nil),          // 88: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 89: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 90: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 91: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 92: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 93: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 94: larder.v1.EpochEnd
+	(*StoreStats)(nil),             // 95: larder.v1.StoreStats
+	nil,                            // 96: larder.v1.Counters.HitsEntry
+	nil,                            // 97: larder.v1.Counters.EvictionsEntry
+	nil,                            // 98: larder.v1.WorkerStats.SecondsEntry
+	(*durationpb.Duration)(nil),    // 99: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 100: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 101: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	98,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	99,  // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	99,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	100, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	3,   // 2: larder.v1.Schema.fields:type_name -> larder.v1.SchemaField
 	2,   // 3: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
 	4,   // 4: larder.v1.JobSpec.schema:type_name -> larder.v1.Schema
-	98,  // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
-	95,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	96,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	99,  // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
+	96,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	97,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	10,  // 8: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
-	98,  // 9: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
-	16,  // 10: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
-	6,   // 11: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
-	5,   // 12: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
-	0,   // 13: larder.v1.Job.state:type_name -> larder.v1.JobState
-	6,   // 14: larder.v1.Job.counters:type_name -> larder.v1.Counters
-	9,   // 15: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
-	7,   // 16: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
-	8,   // 17: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	100, // 18: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
-	10,  // 19: larder.v1.Job.wait:type_name -> larder.v1.Wait
-	14,  // 20: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
-	4,   // 21: larder.v1.Job.schema:type_name -> larder.v1.Schema
-	97,  // 22: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
-	17,  // 23: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	100, // 24: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	98,  // 25: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
-	6,   // 26: larder.v1.Stats.totals:type_name -> larder.v1.Counters
-	13,  // 27: larder.v1.Stats.jobs:type_name -> larder.v1.Job
-	19,  // 28: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
-	21,  // 29: larder.v1.Stats.devices:type_name -> larder.v1.Device
-	24,  // 30: larder.v1.Stats.split:type_name -> larder.v1.Split
-	94,  // 31: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
-	23,  // 32: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
-	12,  // 33: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
-	1,   // 34: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
-	11,  // 35: larder.v1.Stats.load:type_name -> larder.v1.Load
-	15,  // 36: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
-	20,  // 37: larder.v1.Stats.disk:type_name -> larder.v1.DiskTier
-	25,  // 38: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
-	5,   // 39: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
-	13,  // 40: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
-	28,  // 41: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
-	33,  // 42: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
-	13,  // 43: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
-	13,  // 44: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 45: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
-	13,  // 46: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
-	13,  // 47: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
-	13,  // 48: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
-	13,  // 49: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
-	16,  // 50: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 51: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	99,  // 52: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
-	4,   // 53: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
-	16,  // 54: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 55: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	16,  // 56: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
-	16,  // 57: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	18,  // 58: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	18,  // 59: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	19,  // 60: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	24,  // 61: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	20,  // 62: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
-	19,  // 63: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	24,  // 64: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	20,  // 65: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
-	70,  // 66: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	22,  // 67: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	75,  // 68: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	76,  // 69: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	77,  // 70: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	78,  // 71: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	5,   // 72: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	98,  // 73: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	98,  // 74: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	98,  // 75: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	98,  // 76: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	98,  // 77: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	79,  // 78: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	6,   // 79: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	98,  // 80: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	22,  // 81: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	13,  // 82: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	83,  // 83: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	98,  // 84: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	100, // 85: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	98,  // 86: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	100, // 87: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	8,   // 88: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	7,   // 89: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	26,  // 90: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	36,  // 91: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	38,  // 92: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	40,  // 93: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	42,  // 94: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	44,  // 95: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	46,  // 96: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	48,  // 97: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	52,  // 98: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	54,  // 99: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	50,  // 100: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	56,  // 101: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	58,  // 102: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	60,  // 103: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	62,  // 104: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	64,  // 105: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	66,  // 106: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	68,  // 107: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	29,  // 108: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	31,  // 109: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	34,  // 110: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	71,  // 111: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	73,  // 112: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	85,  // 113: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	87,  // 114: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	80,  // 115: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	27,  // 116: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	37,  // 117: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	39,  // 118: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	41,  // 119: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	43,  // 120: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	45,  // 121: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	47,  // 122: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	49,  // 123: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	53,  // 124: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	55,  // 125: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	51,  // 126: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	57,  // 127: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	59,  // 128: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	61,  // 129: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	63,  // 130: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	65,  // 131: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	67,  // 132: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	69,  // 133: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	30,  // 134: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	32,  // 135: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	35,  // 136: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	72,  // 137: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	74,  // 138: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	86,  // 139: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	88,  // 140: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	81,  // 141: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	116, // [116:142] is the sub-list for method output_type
-	90,  // [90:116] is the sub-list for method input_type
-	90,  // [90:90] is the sub-list for extension type_name
-	90,  // [90:90] is the sub-list for extension extendee
-	0,   // [0:90] is the sub-list for field type_name
+	11,  // 9: larder.v1.Wait.outage:type_name -> larder.v1.Outage
+	99,  // 10: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	17,  // 11: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
+	6,   // 12: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
+	11,  // 13: larder.v1.DatasetStats.outage:type_name -> larder.v1.Outage
+	5,   // 14: larder.v1.Job.spec:type_name -> larder.v1.JobSpec
+	0,   // 15: larder.v1.Job.state:type_name -> larder.v1.JobState
+	6,   // 16: larder.v1.Job.counters:type_name -> larder.v1.Counters
+	9,   // 17: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
+	7,   // 18: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
+	8,   // 19: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
+	101, // 20: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	10,  // 21: larder.v1.Job.wait:type_name -> larder.v1.Wait
+	15,  // 22: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
+	4,   // 23: larder.v1.Job.schema:type_name -> larder.v1.Schema
+	98,  // 24: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	18,  // 25: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
+	101, // 26: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	99,  // 27: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	6,   // 28: larder.v1.Stats.totals:type_name -> larder.v1.Counters
+	14,  // 29: larder.v1.Stats.jobs:type_name -> larder.v1.Job
+	20,  // 30: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
+	22,  // 31: larder.v1.Stats.devices:type_name -> larder.v1.Device
+	25,  // 32: larder.v1.Stats.split:type_name -> larder.v1.Split
+	95,  // 33: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	24,  // 34: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
+	13,  // 35: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
+	1,   // 36: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
+	12,  // 37: larder.v1.Stats.load:type_name -> larder.v1.Load
+	16,  // 38: larder.v1.Stats.workers:type_name -> larder.v1.WorkerStats
+	21,  // 39: larder.v1.Stats.disk:type_name -> larder.v1.DiskTier
+	26,  // 40: larder.v1.Split.datasets:type_name -> larder.v1.DatasetShare
+	5,   // 41: larder.v1.RegisterJobRequest.spec:type_name -> larder.v1.JobSpec
+	14,  // 42: larder.v1.RegisterJobResponse.job:type_name -> larder.v1.Job
+	29,  // 43: larder.v1.RegisterJobResponse.resumed:type_name -> larder.v1.Resumed
+	34,  // 44: larder.v1.ListOrdersResponse.orders:type_name -> larder.v1.Order
+	14,  // 45: larder.v1.ListJobsResponse.jobs:type_name -> larder.v1.Job
+	14,  // 46: larder.v1.DescribeJobResponse.job:type_name -> larder.v1.Job
+	14,  // 47: larder.v1.DrainJobResponse.job:type_name -> larder.v1.Job
+	14,  // 48: larder.v1.KillJobResponse.job:type_name -> larder.v1.Job
+	14,  // 49: larder.v1.PauseJobResponse.job:type_name -> larder.v1.Job
+	14,  // 50: larder.v1.ResumeJobResponse.job:type_name -> larder.v1.Job
+	14,  // 51: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
+	17,  // 52: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	17,  // 53: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	100, // 54: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	4,   // 55: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
+	17,  // 56: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
+	17,  // 57: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	17,  // 58: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
+	17,  // 59: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
+	19,  // 60: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
+	19,  // 61: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	20,  // 62: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	25,  // 63: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	21,  // 64: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	20,  // 65: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	25,  // 66: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	21,  // 67: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	71,  // 68: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	23,  // 69: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	76,  // 70: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	77,  // 71: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	78,  // 72: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	79,  // 73: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	5,   // 74: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	99,  // 75: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	99,  // 76: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	99,  // 77: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	99,  // 78: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	99,  // 79: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	80,  // 80: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	6,   // 81: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	99,  // 82: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	23,  // 83: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	14,  // 84: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	84,  // 85: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	99,  // 86: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	101, // 87: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	99,  // 88: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	101, // 89: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	13,  // 90: larder.v1.StatusResponse.failing:type_name -> larder.v1.DatasetStats
+	8,   // 91: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 92: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	27,  // 93: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	37,  // 94: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	39,  // 95: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	41,  // 96: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	43,  // 97: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	45,  // 98: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	47,  // 99: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	49,  // 100: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	53,  // 101: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	55,  // 102: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	51,  // 103: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	57,  // 104: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	59,  // 105: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	61,  // 106: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	63,  // 107: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	65,  // 108: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	67,  // 109: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	69,  // 110: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	30,  // 111: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	32,  // 112: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	35,  // 113: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	72,  // 114: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	74,  // 115: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	86,  // 116: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	88,  // 117: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	81,  // 118: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	28,  // 119: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	38,  // 120: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	40,  // 121: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	42,  // 122: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	44,  // 123: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	46,  // 124: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	48,  // 125: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	50,  // 126: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	54,  // 127: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	56,  // 128: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	52,  // 129: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	58,  // 130: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	60,  // 131: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	62,  // 132: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	64,  // 133: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	66,  // 134: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	68,  // 135: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	70,  // 136: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	31,  // 137: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	33,  // 138: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	36,  // 139: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	73,  // 140: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	75,  // 141: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	87,  // 142: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	89,  // 143: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	82,  // 144: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	119, // [119:145] is the sub-list for method output_type
+	93,  // [93:119] is the sub-list for method input_type
+	93,  // [93:93] is the sub-list for extension type_name
+	93,  // [93:93] is the sub-list for extension extendee
+	0,   // [0:93] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -8706,15 +8848,15 @@ func file_larder_v1_larder_proto_init() {
 		return
 	}
 	file_larder_v1_larder_proto_msgTypes[7].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[24].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[78].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[25].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[79].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   97,
+			NumMessages:   98,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

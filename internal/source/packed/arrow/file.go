@@ -73,6 +73,32 @@ func (f *File) find(row int64) (k int, in int64, err error) {
 	return k, row - f.first[k], nil
 }
 
+// Batch is where a record batch lies.
+type Batch struct {
+	First, Rows int64 // the number of its first row in the file, and how many it has
+	From, To    int64 // its values, bytes of the file
+}
+
+// Batches are the record batches that have rows.
+func (f *File) Batches() []Batch {
+	var out []Batch
+	for i := range f.batch {
+		b := &f.batch[i]
+		if b.rows == 0 {
+			continue
+		}
+		x := Batch{First: f.first[i], Rows: b.rows, From: f.size}
+		for _, s := range b.buffers {
+			if s.size > 0 {
+				x.From, x.To = min(x.From, s.at), max(x.To, s.at+s.size)
+			}
+		}
+		x.From = min(x.From, x.To)
+		out = append(out, x)
+	}
+	return out
+}
+
 // Open walks the messages of a file of size bytes.
 func Open(ctx context.Context, r io.ReaderAt, size int64) (*File, error) {
 	f := &File{r: r, size: size}

@@ -1,0 +1,164 @@
+"""Orders of blocks on files that are decoded in pieces, against the real daemon: files of the formats' own writers, two
+jobs and more, a state taken in the middle, subsets, files that change.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from block_files import FORMATS, row
+from real import formats, pillow
+
+HERE = Path(__file__).resolve()
+ROWS = 240
+# without the images: those are compared once, for each format
+NAMES = {"tars": ("cls", "txt", "png")}
+
+pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+
+
+def write(out: Path, rows: int, seed: int) -> Path:
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "home")}
+    script = [formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed)]
+    subprocess.run(script, check=True, timeout=600, env=env, stderr=sys.stderr)
+    return out
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The folder of what block_files.py wrote."""
+    return write(tmp_path_factory.mktemp("blocks"), ROWS, 1)
+
+
+def numbers(name: str, batch: dict[str, Any]) -> list[int]:
+    """The numbers of a batch's rows, each of which is what it was written as."""
+    number, text, image = NAMES.get(name, ("number", "text", "image"))
+    out = []
+    for k, i in enumerate(np.asarray(batch[number]).tolist()):
+        want = row(i)
+        assert batch[text][k] == want["text"]
+        if name != "lines":
+            pixels = batch[image][k]  # columns that are not said to be images are bytes
+            pixels = np.asarray(pillow().open(io.BytesIO(pixels)) if isinstance(pixels, bytes) else pixels)
+            assert pixels.shape == (3 + i % 5, 4, 3)
+            assert (pixels == i % 251).all()
+        out.append(i)
+    return out
+
+
+def drained(name: str, loader: Any) -> list[int]:
+    return [i for batch in loader for i in numbers(name, batch)]
+
+
+def counters(loader: Any) -> Any:
+    return loader.stats().job.counters
+
+
+def found(c: Any) -> int:
+    """The samples of a job that came from blocks, or from what tiers keep of them."""
+    return sum(c.hits[k] for k in ("block", "shared_block", "encoded", "decoded"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_two_jobs_read_each_block_once(real, sets, name):
+    uri = (sets / f"{name}.uri").read_text()
+    arguments: dict[str, Any] = {
+        "batch_size": 5,
+        "shuffle": True,
+        "order": "blocks(4, 4KiB)",
+        "prefetch": 1,
+        "ragged": "list",
+    }
+    alone = real(uri, seed=1, **arguments)
+    assert "blocks(4)" in alone.promise
+    first = drained(name, alone)
+    assert sorted(first) == list(range(ROWS))
+    assert first != sorted(first)
+    blocks = counters(alone).source_reads
+    assert 2 < blocks < ROWS / 2
+    assert sorted(drained(name, alone)) == list(range(ROWS))
+    mine = counters(alone)
+    assert mine.source_reads == 2 * blocks
+    assert found(mine) == 2 * ROWS
+    assert mine.hits["block"] >= ROWS
+    assert mine.hits["shared_block"] == 0
+    alone.close()
+
+    pair = [real(uri, seed=s, **arguments) for s in (2, 3)]
+    ids: list[list[int]] = [[], []]
+    for batches in zip(*pair, strict=True):  # side by side
+        for mine, batch in zip(ids, batches, strict=True):
+            mine += numbers(name, batch)
+    assert sorted(ids[0]) == sorted(ids[1]) == list(range(ROWS))
+    both = [counters(x) for x in pair]
+    assert sum(c.source_reads for c in both) <= 1.1 * blocks + 1
+    for c in both:
+        assert found(c) == ROWS
+    for x in pair:
+        x.close()
+
+
+@pytest.mark.parametrize("name", ["parquet", "shuffled", "tars"])
+def test_an_epoch_goes_on_in_the_middle(real, sets, name):
+    uri = (sets / f"{name}.uri").read_text()
+    arguments: dict[str, Any] = {
+        "batch_size": 5,
+        "shuffle": True,
+        "order": "blocks(4, 4KiB)",
+        "prefetch": 1,
+        "ragged": "list",
+        "seed": 5,
+    }
+    loader = real(uri, **arguments)
+    it = iter(loader)
+    got = [i for _ in range(17) for i in numbers(name, next(it))]
+    state = loader.state_dict()
+    loader.close()
+    again = real(uri, **arguments)
+    again.load_state_dict(state)
+    got += drained(name, again)
+    assert sorted(got) == list(range(ROWS))
+    assert sorted(drained(name, again)) == list(range(ROWS))
+    again.close()
+
+
+def test_a_subset_has_blocks_of_its_own_rows(real, sets):
+    uri = (sets / "parquet.uri").read_text()
+    loader = real(
+        uri, batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list", subset="number < 50"
+    )
+    for _ in range(2):
+        assert sorted(drained("parquet", loader)) == list(range(50))
+    loader.close()
+
+
+def test_a_changed_file_is_followed(server, real, sets, tmp_path):
+    folder = tmp_path / "parquet"
+    shutil.copytree(sets / "parquet", folder)
+    loader = real(f"parquet:{folder}", batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list")
+    assert sorted(drained("parquet", loader)) == list(range(ROWS))
+    more = tmp_path / "more"
+    more.mkdir()
+    write(more, 2 * ROWS, 2)
+    (folder / "b.parquet").unlink()
+    half = sorted(drained_of(real, f"parquet:{folder}/a.parquet"))
+    shutil.copy(more / "parquet" / "b.parquet", folder / "b.parquet")
+    others = sorted(drained_of(real, f"parquet:{folder}/b.parquet"))
+    server.cli("dataset", "refresh", f"parquet:{folder}")
+    assert sorted(drained("parquet", loader)) == sorted(half + others)
+    loader.close()
+
+
+def drained_of(real: Any, uri: str) -> list[int]:
+    loader = real(uri, batch_size=5, shuffle=False, ragged="list")
+    out = drained("parquet", loader)
+    loader.close()
+    return out
