@@ -144,6 +144,7 @@ func TestABlockIsOneRead(t *testing.T) {
 		if got := contents(t, c, d); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, not %q", uri, got, want)
 		}
+		c.held.reads.Wait() // what a block took is told after its samples are there
 		nowMost, nowLeast := requests(b)
 		if n := blocks.Len(); strings.Contains(uri, "s3:") && (nowMost-most < n || nowLeast-least > n) {
 			t.Errorf("%s: %d to %d requests for %d blocks", uri, nowLeast-least, nowMost-most, n)

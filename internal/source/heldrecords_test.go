@@ -97,6 +97,7 @@ func TestPiecesAreHeld(t *testing.T) {
 					t.Errorf("%s: %q, not %q", d.URI(), got, want)
 				}
 			}
+			c.held.reads.Wait() // what a block took is told after its samples are there
 			sent := int64(bytesOf(b) - before)
 			if stored := place != root; first.Load() == 0 || second.Load() != 0 || stored && sent > first.Load() {
 				t.Errorf("%s: %d and %d bytes were read for two jobs, and the store sent %d", d.URI(), first.Load(),

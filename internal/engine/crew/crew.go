@@ -61,6 +61,7 @@ type Crew struct {
 		queues  map[fit]*queue        // of tasks that no worker has
 		order   []fit                 // of queues, so that no decision follows from the order of a map
 		fresh   []*Worker             // that may have room for a task, for the feeder
+		coming  []*task               // added since Flush
 		added   []*task               // for the feeder
 		dropped []*task               // for the feeder to answer: whoever drops them must not wait
 		reads   reads                 // tasks that begin with reading
@@ -129,13 +130,13 @@ func (c *Crew) Stop() {
 		drop = append(drop, c.mu.queues[f].all()...)
 	}
 	drop = append(drop, c.mu.reads.remove(func(*task) bool { return true })...)
-	drop = append(append(drop, c.mu.added...), c.mu.dropped...)
+	drop = append(append(append(drop, c.mu.coming...), c.mu.added...), c.mu.dropped...)
 	for t, stop := range c.mu.judged { // order-free: all of them are dropped
 		stop()
 		drop = append(drop, t)
 	}
 	c.mu.judged = map[*task]func() bool{}
-	c.mu.queues, c.mu.order, c.mu.added = map[fit]*queue{}, nil, nil
+	c.mu.queues, c.mu.order, c.mu.coming, c.mu.added = map[fit]*queue{}, nil, nil, nil
 	c.mu.Unlock()
 	c.wake.Broadcast()
 	c.feeder.Wait()
@@ -155,16 +156,22 @@ func (c *Crew) Add(what coordinator.Effect, j *work.Job, r *ring.Ring) {
 		t.release()
 		return
 	}
-	c.mu.added = append(c.mu.added, t)
+	c.mu.coming = append(c.mu.coming, t)
 	c.mu.Unlock()
 	c.unsent.Store(true)
 }
 
 // Flush has the feeder hand out what was added, so that what one step of the coordinator asks for travels together.
 func (c *Crew) Flush() {
-	if c.unsent.Swap(false) {
-		c.wake.Signal()
+	if !c.unsent.Swap(false) {
+		return
 	}
+	c.mu.Lock()
+	c.mu.added = append(c.mu.added, c.mu.coming...)
+	clear(c.mu.coming)
+	c.mu.coming = c.mu.coming[:0]
+	c.mu.Unlock()
+	c.wake.Signal()
 }
 
 // Discard drops the working copy of a flight.
@@ -424,14 +431,14 @@ func (c *Crew) drop(is func(*task) bool) {
 		}
 	}
 	out = append(out, c.mu.reads.remove(is)...)
-	added := c.mu.added
-	c.mu.added = nil
-	for _, t := range added {
-		if is(t) {
-			out = append(out, t)
-		} else {
-			c.mu.added = append(c.mu.added, t)
-		}
+	for _, list := range []*[]*task{&c.mu.coming, &c.mu.added} {
+		*list = slices.DeleteFunc(*list, func(t *task) bool {
+			if is(t) {
+				out = append(out, t)
+				return true
+			}
+			return false
+		})
 	}
 	c.mu.dropped = append(c.mu.dropped, out...)
 	c.mu.Unlock()

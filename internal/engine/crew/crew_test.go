@@ -416,6 +416,19 @@ func TestEndedJobsLeaveNothing(t *testing.T) {
 	}
 }
 
+// taken waits until the feeder has taken what was added.
+func (r *rig) taken() {
+	for {
+		r.Crew.mu.Lock()
+		n := len(r.Crew.mu.coming) + len(r.Crew.mu.added)
+		r.Crew.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // What is made and kept in no tier is bounded: the next one waits until there is room, or nothing of its kind is there.
 func TestWorkingCopiesAreBounded(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Room = 64 << 10 })
@@ -425,13 +438,15 @@ func TestWorkingCopiesAreBounded(t *testing.T) {
 		r.prepare(id+1, false)
 	}
 	b := blobOf(t, 60<<10)
-	for range 2 { // both were at the worker before the first was there
-		if err := w.put(mem, b, h.take(t).Task); err != nil {
+	given := []wire.TaskFrame{h.take(t), h.take(t)} // both are at the worker before the first is there
+	for _, k := range given {
+		if err := w.put(mem, b, k.Task); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.waitFor(1)
 	r.waitFor(2)
+	r.taken()
 	if _, waiting := r.Attached(); waiting != 6 || len(h.came) != 0 {
 		t.Errorf("%d wait, %d tasks are given", waiting, len(h.came))
 	}

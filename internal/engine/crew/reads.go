@@ -159,15 +159,10 @@ func (c *Crew) fits(t *task, size int64) bool {
 // read has the daemon's workers make the first stage of a task.
 func (c *Crew) read(t *task) {
 	c.cfg.Read(t.job, t.key.Object, t.runs, t.randKey(), func(out []byte, ev coordinator.Prepared) {
+		defer c.wasRead(t.fit, t.probe)
 		c.mu.Lock()
-		c.mu.reads.running--
-		if !t.probe {
-			c.mu.reads.sized(t.fit).running--
-		}
-		c.mu.reads.look = true
 		stopped := c.mu.stopped
 		c.mu.Unlock()
-		c.wake.Signal()
 		t.read += ev.Read
 		t.held = t.held || ev.Held
 		switch {
@@ -182,6 +177,19 @@ func (c *Crew) read(t *task) {
 			c.nativeDone(t, out)
 		}
 	})
+}
+
+// wasRead ends a read whose record is held now, or has an answer. Until then it counts as running: a record that were
+// neither would be room for one more.
+func (c *Crew) wasRead(f fit, probe bool) {
+	c.mu.Lock()
+	c.mu.reads.running--
+	if !probe {
+		c.mu.reads.sized(f).running--
+	}
+	c.mu.reads.look = true
+	c.mu.Unlock()
+	c.wake.Signal()
 }
 
 // reread has a task wait for room again whose item was read.

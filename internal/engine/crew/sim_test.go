@@ -141,6 +141,7 @@ func (y *yard) some(d time.Duration) time.Duration { return time.Duration(y.r.In
 // kick has the feeder of the Crew look, as its goroutine would, if it has something to do.
 func (y *yard) kick() {
 	c := y.crew
+	c.Flush()
 	c.mu.Lock()
 	work := len(c.mu.added)+len(c.mu.fresh)+len(c.mu.dropped) > 0
 	c.mu.Unlock()
@@ -493,7 +494,7 @@ func (y *yard) Check(core *coordinator.Core, over bool) error {
 	c := y.crew
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	tasks, held, kept := len(c.mu.added)+len(c.mu.dropped)+len(c.mu.judged)+y.native, int64(0), int64(0)
+	tasks, held, kept := len(c.mu.coming)+len(c.mu.added)+len(c.mu.dropped)+len(c.mu.judged)+y.native, int64(0), int64(0)
 	for _, f := range c.mu.order {
 		tasks += c.mu.queues[f].len()
 	}
