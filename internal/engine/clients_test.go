@@ -122,7 +122,17 @@ func TestDrainLetsRunningEpochsEnd(t *testing.T) {
 	}
 	got := slices.Clone(b.Index())
 	drained := make(chan error, 1)
-	go func() { drained <- w.engine.Drain(context.Background()) }()
+	go func() { drained <- w.engine.Drain(t.Context()) }()
+	describe := func(name string) *larderv1.Job {
+		j, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.GetJob()
+	}
+	eventually(t, "both jobs are drained", func() bool {
+		return describe("idle").GetState() == larderv1.JobState_JOB_STATE_DONE && len(describe("a").GetNotes()) > 0
+	})
 	if _, err := idle.st.Next(t.Context()); err == nil || idle.st.StartEpoch(t.Context(), 0) == nil {
 		t.Error("a client without an epoch began one")
 	}
