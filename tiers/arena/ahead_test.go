@@ -16,10 +16,17 @@ func alloc(t *testing.T, a *Arena, granules int64) Extent {
 	return e
 }
 
-// await waits until the arena has so many bytes of pages.
+// await waits until the arena has so many bytes of pages, and none of them is still being got: those count from the
+// start of their step, but no allocation can have them before its end.
 func await(t *testing.T, a *Arena, committed int64) {
 	t.Helper()
-	for a.Usage().Committed != committed {
+	for {
+		a.mu.Lock()
+		there := a.mu.committed == committed && a.mu.warming == 0
+		a.mu.Unlock()
+		if there {
+			break
+		}
 		runtime.Gosched()
 	}
 	if err := a.Check(); err != nil {
