@@ -492,6 +492,10 @@ func (fl *flights) failed(f *flight, e Prepared) {
 		}
 		fl.needs.drop(f.encoded)
 		f.encoded, f.from = pin{}, ident.Stored
+		if o := f.outage; o != nil { // it was to try the place
+			fl.goAway(f, o)
+			return
+		}
 		fl.enqueue(f)
 		return
 	}

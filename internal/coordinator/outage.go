@@ -159,11 +159,11 @@ func (fl *flights) answered(f *flight, e Prepared) {
 	if o == nil || o.probe != f || e.Away {
 		return
 	}
-	f.outage = nil
-	if e.Lost {
+	if e.Lost { // it waits again, or is given up: then the outage ends if nobody else waits for it
 		o.tryLater(fl.step.now)
 		return
 	}
+	f.outage = nil
 	fl.endOutage(o)
 }
 

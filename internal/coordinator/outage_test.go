@@ -294,3 +294,24 @@ func TestALostProbeOfWorkersOfClientsWaitsAgain(t *testing.T) {
 	}
 	r.check()
 }
+
+// A probe of a job that has ended, which its workers did not make, ends an outage for which nobody waits any more.
+func TestALostProbeThatNobodyWaitsForEndsTheOutage(t *testing.T) {
+	r := decodedTier(t, 0)
+	down := true
+	r.away = func(ident.ObjectID) bool { return down }
+	p := r.join("python", 0, 1, 1, order(dsa.Stratified), clientWorkers)
+	r.run()
+	r.hold = func(e Effect) bool { _, ok := e.(Prepare); return ok }
+	r.wait(2 * time.Second)
+	f := probeOf(t, r)
+	r.ok(r.ask(func(t Token) Event { return Kill{Token: t, Job: p.job} }))
+	r.todo, r.hold = nil, nil
+	r.step(Prepared{Flight: f.id, Lost: true})
+	v := r.c.Datasets()[0].Storage
+	if len(r.c.flights.outages) != 0 || !v.Since.IsZero() || !r.c.Deadline().IsZero() {
+		t.Errorf("%d outages are left, of storage that fails since %v; a tick is due at %v", len(r.c.flights.outages),
+			v.Since, r.c.Deadline())
+	}
+	r.check()
+}
