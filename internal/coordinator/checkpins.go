@@ -21,7 +21,8 @@ func (c *Core) checkPins() error {
 		hold(f.entry)
 		hold(f.encoded)
 		hold(f.source)
-		hold(f.later.pin)
+		hold(f.later.entry)
+		hold(f.later.encoded)
 	}
 	for _, d := range c.planner.deliveries { // order-free: sums
 		for i := range d.rows {

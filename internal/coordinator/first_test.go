@@ -25,14 +25,18 @@ var others = []other{
 }
 
 // begin registers the job for objects from..to-1, and returns what has it draw one batch.
-// With hold, what is prepared for it is under way afterwards.
+// With hold, what is prepared for it, and what it reads, is under way afterwards.
 func (o other) begin(r *rig, from, to int, hold bool, change func(*Register)) func() {
 	p := r.attach(r.register(o.name, from, to, 4, change, o.spec), 0)
 	rng, epoch := xrand.New(5, 6), uint32(0)
 	p.epoch(0)
 	return func() {
 		if hold {
-			r.hold = func(e Effect) bool { w, ok := e.(Prepare); return ok && w.Job == p.job }
+			r.hold = func(e Effect) bool {
+				w, preparing := e.(Prepare)
+				x, filling := e.(*Fill)
+				return preparing && w.Job == p.job || filling && x.Job == p.job
+			}
 		}
 		if o.given {
 			var ids []ident.ObjectID
@@ -71,7 +75,7 @@ type world struct {
 	config  func(*Config) // nil = none
 	other   func(*Register)
 	bytes   func(ident.ObjectID) int64
-	hold    bool // what is prepared for the other job is under way when a shuffled job's next batch is planned
+	hold    bool // what the other job has made or reads is under way when a shuffled job's next batch is planned
 }
 
 // run runs two shuffled jobs for some epochs, beside the other job from some moment on, and returns what they got and
@@ -211,6 +215,7 @@ func TestOrdersOfTheirOwnReachNoOtherOrderInManyWorlds(t *testing.T) {
 		"under way":            {samples: 60, tiers: tiers(0, 20), change: plain, hold: true},
 		"under way, in place":  {samples: 60, tiers: tiers(0, 20), change: place, other: fixedShape, hold: true},
 		"under way, two tiers": {samples: 60, tiers: tiers(30, 20), change: plain, hold: true},
+		"under way, prefixes":  {samples: 120, tiers: tiers(40, 30), change: apart, hold: true},
 	}
 	for name, w := range worlds {
 		for _, mode := range []dsa.Mode{dsa.Stratified, dsa.Epoch} {

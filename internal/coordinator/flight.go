@@ -106,14 +106,11 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	x := key.Object
 	h, found := fl.index.Lookup(key)
 	neutral := found && fl.needs.neutral(h) // else it waits for a flight in place: later has it
-	if neutral && !fl.usable(s, x, h) {
-		fl.needs.discard(h)
-		neutral = false
-	}
 	entry, admitted := fl.admitDecoded(key, s, alone)
 	if admitted && fl.index.Ready(entry) {
 		if neutral {
 			fl.tiering.saw(s, s.prefix, fl.index.Bytes(entry))
+			fl.bringOriginal(key, s)
 		}
 		fl.needs.relevel(x)
 		return nil, entry
@@ -513,11 +510,7 @@ func (fl *flights) failed(f *flight, e Prepared) {
 	} else if f.key.Form == ident.Decoded && len(f.rows) > 0 && !f.foreign { // so does one that was to be kept encoded
 		fl.reserveStored(f.asker(), x, allJobs)
 	}
-	if f.later.held {
-		fl.index.SetReady(f.later.h)
-		fl.needs.unpin(f.later.pin)
-		f.later = later{}
-	}
+	fl.giveUpLater(f)
 	fl.abandonFlight(f, func(w waiter) {
 		if w.d.s.isGone(x) {
 			fl.failRow(w.d, w.row, removed(x))

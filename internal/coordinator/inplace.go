@@ -65,8 +65,8 @@ func (fl *flights) leavePlace(f *flight) *delivery {
 		d.rows[i].state, d.rows[i].flight = rowDone, nil
 		fl.passOn(f)
 	}
-	if f.later.held { // it can take the result after all
-		f.entry, f.later = f.later.pin, later{}
+	if f.later.entry.held { // it can take the result after all
+		f.entry, f.later.entry = f.later.entry, pin{}
 	}
 	users := f.visibleUsers()
 	f.visible = f.visible || users > 0

@@ -17,73 +17,129 @@ func (fl *flights) underWay(s *stream, k ident.Key) *flight {
 	return f
 }
 
-// usable reports whether the neutral decoded entry of a sample can stand for what a visible job would have made. It
-// cannot where the original bytes would be kept as well, and are not there: then the sample is read as without it.
-func (fl *flights) usable(s *stream, x ident.ObjectID, h residency.Handle) bool {
-	if !fl.index.Ready(h) && fl.flying.get(fl.index.Key(h)) == nil {
-		return false
-	}
-	if s.making.Workers || fl.index.Budget(ident.Encoded) == 0 {
-		return true
-	}
-	_, there := fl.needs.seen(ident.Key{Object: x, Form: ident.Encoded})
-	return there || fl.needs.need(x, fl.needs.unserved(x)&^fl.roster.prefixes[s.prefix].jobs) == 0
-}
-
-// discard drops an entry that is neutral.
-func (ne *needs) discard(h residency.Handle) {
-	k := ne.index.Key(h)
-	if ne.index.Drop(h) {
-		ne.step.emit(FreeKey{Key: k})
-	}
-}
-
 // takeOver makes a flight that was begun for jobs that are not visible also that of a visible one, for which it was
-// decided whether the decoded tier keeps the result. If it was handed out without that, the entry is filled by another
-// flight when this one is over.
-//
-// Original bytes that the encoded tier would keep are not brought then: see docs/guarantees.md.
+// decided whether the decoded tier keeps the result. What it was handed out without is filled by another flight when
+// this one is over.
 func (fl *flights) takeOver(f *flight, s *stream, entry residency.Handle, admitted, alone bool) {
-	x := f.key.Object
 	if admitted && !f.entry.held {
-		fl.hold(f, s, entry)
+		fl.holdEntry(f, s, entry)
 	}
-	if f.phase == flightInPlace { // the row waits for its end, and is sourced again
-		return
+	inPlace := f.phase == flightInPlace // the row waits for its end, and is sourced again
+	if !inPlace {
+		f.visible, f.alone = true, alone && !admitted
 	}
-	f.visible, f.alone = true, alone && !admitted
 	switch {
 	case s.making.Workers:
-	case f.encoded.held:
-		if fl.needs.neutral(f.encoded.h) {
-			fl.keepStored(x, s, admitted)
-		}
-	case f.phase == flightQueued || f.phase == flightAway:
+	case f.waits() && !f.encoded.held:
 		fl.holdStored(f, s)
 	default:
+		fl.holdOriginal(f, s, admitted)
 	}
-	fl.needs.relevel(x)
+	if !inPlace {
+		fl.needs.relevel(f.key.Object)
+	}
 }
 
-// hold pins the entry that is to have the result of a flight, once, however many visible rows come to it.
-func (fl *flights) hold(f *flight, s *stream, entry residency.Handle) {
-	if f.later.held && f.later.h == entry {
+// waits reports whether it is still open what the executor is to keep of a flight.
+func (f *flight) waits() bool { return f.phase == flightQueued || f.phase == flightAway }
+
+// later is what another flight fills when this one is over, for a job.
+type later struct {
+	entry, encoded pin
+	job            ident.JobID
+}
+
+// holdEntry pins the entry that is to have the result of a flight, once, however many visible rows come to it.
+func (fl *flights) holdEntry(f *flight, s *stream, entry residency.Handle) {
+	if f.later.entry.held && f.later.entry.h == entry {
 		return
 	}
-	fl.needs.unpin(f.later.pin)
-	f.later = later{}
+	fl.needs.unpin(f.later.entry)
+	f.later.entry = pin{}
 	fl.index.Pin(entry)
-	if f.phase == flightQueued || f.phase == flightAway {
+	if f.waits() {
 		f.entry = pin{entry, true}
 		return
 	}
-	f.later = later{pin{entry, true}, s.job.ID}
+	f.later.entry, f.later.job = pin{entry, true}, s.job.ID
 }
 
-// later is an entry that another flight fills when this one is over, for a job.
-type later struct {
-	pin
-	job ident.JobID
+// holdOriginal is wantOriginal for what a flight makes. Another flight brings them.
+func (fl *flights) holdOriginal(f *flight, s *stream, decoded bool) {
+	if p := fl.wantOriginal(f.key.Object, s, decoded); p.held {
+		fl.needs.unpin(f.later.encoded)
+		f.later.encoded, f.later.job = p, s.job.ID
+	}
+}
+
+// wantOriginal decides whether the encoded tier keeps the original bytes of a sample that the decoded tier will keep,
+// or not, and pins their entry if nobody is bringing them.
+func (fl *flights) wantOriginal(x ident.ObjectID, s *stream, decoded bool) pin {
+	if h, there := fl.needs.seen(ident.Key{Object: x, Form: ident.Encoded}); there {
+		if fl.index.Ready(h) {
+			fl.index.Hit(h)
+		}
+		return pin{}
+	}
+	h, kept := fl.keepStored(x, s, decoded)
+	if !kept || fl.index.Ready(h) || fl.index.Pins(h) > 0 { // pinned: a flight is bringing them
+		return pin{}
+	}
+	fl.index.Pin(h)
+	return pin{h, true}
+}
+
+// makeLater begins the flight that fills what a flight that is over could not fill any more.
+func (fl *flights) makeLater(f *flight) {
+	l := f.later
+	f.later = later{}
+	s := fl.roster.streams[l.job]
+	for _, p := range []*pin{&l.entry, &l.encoded} {
+		switch {
+		case !p.held:
+		case s == nil || !fl.index.Resident(p.h):
+			fl.needs.drop(*p)
+			*p = pin{}
+		case fl.index.Ready(p.h):
+			fl.needs.unpin(*p)
+			*p = pin{}
+		}
+	}
+	if l.entry.held || l.encoded.held {
+		fl.fillEntries(f.key, s, l)
+	}
+}
+
+// fillEntries begins a flight for entries that have no bytes yet. If these are the original bytes alone, visible jobs
+// do not know of the sample that it makes.
+func (fl *flights) fillEntries(key ident.Key, s *stream, l later) {
+	f := fl.newFlight(key, s, fl.turn+1)
+	f.refill, f.visible = true, l.entry.held
+	f.entry, f.encoded, f.from = l.entry, l.encoded, ident.Stored
+	fl.enqueue(f)
+}
+
+// bringOriginal decides whether the encoded tier keeps the original bytes of a sample that a visible job finds decoded,
+// and has them read then, as they would be if it were not there.
+func (fl *flights) bringOriginal(key ident.Key, s *stream) {
+	if s.making.Workers {
+		return
+	}
+	if f := fl.flying.get(key); f != nil {
+		fl.holdOriginal(f, s, true)
+	} else if p := fl.wantOriginal(key.Object, s, true); p.held {
+		fl.fillEntries(key, s, later{encoded: p})
+	}
+}
+
+// giveUpLater is for a sample that cannot be prepared: its entry keeps its place, see reservePlace.
+func (fl *flights) giveUpLater(f *flight) {
+	if f.later.entry.held {
+		fl.index.SetReady(f.later.entry.h)
+	}
+	fl.needs.unpin(f.later.entry)
+	fl.needs.drop(f.later.encoded)
+	f.later = later{}
 }
 
 // asker is a job that waits for the flight, a visible one if there is any.
@@ -95,28 +151,6 @@ func (f *flight) asker() *stream {
 		}
 	}
 	return f.rows[0].d.s
-}
-
-// makeLater begins the flight that fills an entry which a flight that is over could not fill any more.
-func (fl *flights) makeLater(f *flight) {
-	if !f.later.held {
-		return
-	}
-	l := f.later
-	f.later = later{}
-	if fl.index.Ready(l.h) {
-		fl.needs.unpin(l.pin)
-		return
-	}
-	s := fl.roster.streams[l.job]
-	if s == nil || !fl.index.Resident(l.h) {
-		fl.needs.drop(l.pin)
-		return
-	}
-	g := fl.newFlight(f.key, s, fl.turn+1)
-	g.refill, g.entry = true, l.pin
-	g.from = ident.Stored
-	fl.enqueue(g)
 }
 
 // visibleUsers is how many rows of visible jobs, and flights for them, wait for the flight.

@@ -5,6 +5,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/ident"
+	"larder/tiers/residency"
 )
 
 // inPlaceForGroups has a job in the order of the dataset prepare four samples in place, which then members of two
@@ -25,11 +26,11 @@ func inPlaceForGroups(t *testing.T, r *rig) []*peer {
 	}
 	later := 0
 	for _, f := range r.c.flights.flightByID {
-		if !f.later.held {
+		if !f.later.entry.held {
 			continue
 		}
 		later++
-		if n := r.c.needs.index.Pins(f.later.h); n != 1 {
+		if n := r.c.needs.index.Pins(f.later.entry.h); n != 1 {
 			t.Errorf("the entry of %s has %d pins", f.key, n)
 		}
 	}
@@ -58,7 +59,7 @@ func TestNoPinIsLeftOnWhatManyAskedForWhileItWasPreparedInPlace(t *testing.T) {
 					}
 					r.todo = append(r.todo, r.c.Step(r.now, Prepared{Flight: p.Flight, Err: "try again"}, nil)...)
 					f := r.c.flights.flightByID[p.Flight]
-					if f == nil || !f.visible || !f.entry.held || f.later.held || f.alone {
+					if f == nil || !f.visible || !f.entry.held || f.later.entry.held || f.alone {
 						t.Fatalf("it failed in place, and is %+v", f)
 					}
 					r.check()
@@ -79,5 +80,46 @@ func TestNoPinIsLeftOnWhatManyAskedForWhileItWasPreparedInPlace(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A shuffled job that comes upon decoded samples which a job in the order of the dataset is reading has those kept as
+// if they were not there: decoded, and their original bytes for a job whose recipe begins otherwise.
+func TestWhatIsReadForAnotherJobIsKeptAsIfItWereNotThere(t *testing.T) {
+	kept := func(beside bool) (decoded, encoded int) {
+		r := newRig(t, [ident.NumForms]int64{ident.Encoded: 40 * 100, ident.Decoded: 40 * sampleBytes})
+		if beside {
+			r.hold = is[*Fill]
+			r.join("seq", 0, 16, 16, order(dsa.Sequential), func(e *Register) { e.Spec.Epochs = 1 })
+			if p := r.c.Pinned(ident.Decoded); p != 16 {
+				t.Fatalf("%d samples are being read", p)
+			}
+		}
+		shuffled := order(dsa.Stratified)
+		other := r.attach(r.register("other", 0, 16, 2, shuffled, func(e *Register) { e.Prefix = 7 }), 0)
+		same := r.attach(r.register("same", 0, 16, 2, shuffled), 0)
+		other.epoch(0)
+		same.epoch(0)
+		r.check()
+		seen := func(f ident.Form) (n int) {
+			r.c.needs.index.Each(f, func(h residency.Handle, _ ident.Key) {
+				if !r.c.needs.neutral(h) {
+					n++
+				}
+			})
+			return n
+		}
+		decoded, encoded = seen(ident.Decoded), seen(ident.Encoded)
+		r.hold = nil
+		r.run()
+		if a, b := len(other.drain()), len(same.drain()); a != 16 || b != 16 {
+			t.Errorf("%d and %d samples came", a, b)
+		}
+		r.check()
+		return decoded, encoded
+	}
+	decoded, encoded := kept(false)
+	if d, e := kept(true); encoded == 0 || d != decoded || e != encoded {
+		t.Errorf("%d samples are kept decoded and %d encoded, instead of %d and %d", d, e, decoded, encoded)
 	}
 }
