@@ -139,6 +139,7 @@ func (c *Core) Step(now time.Time, ev Event, out []Effect) []Effect {
 	c.planner.dropBlocks()
 	c.tiering.countSlice()
 	c.needs.refreshSlice()
+	c.needs.sweepSlice()
 	c.tiering.resizeSlice()
 	c.needs.rankEncoded()
 

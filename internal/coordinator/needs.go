@@ -18,6 +18,7 @@ type needs struct {
 	flying  *flying // the forms that are being made
 
 	refresh          refresh          // needs being recomputed in slices
+	sweep            sweep            // the same for augmented entries that are neutral
 	undecodedObjects []ident.ObjectID // objects of which a decoded form left in this Step
 }
 
@@ -242,13 +243,39 @@ const refreshPerStep = 512
 // refreshNeeds starts a round over all entries from the current place, because of something that a job did. A round
 // that is under way is extended to a full one instead of being restarted.
 func (ne *needs) refreshNeeds(s *stream) {
-	if s.visible() {
+	switch {
+	case s.visible():
 		ne.refresh.phase, ne.refresh.until = refreshUp, ne.refresh.at
+	case s.group != nil:
+		ne.sweep.left = ne.index.Slots()
 	}
 }
 
+// sweep is a round over all places of the index for augmented samples that are neutral and that no job of their group
+// will take any more. They would stay for good where all jobs are not visible, because these displace nothing.
+type sweep struct {
+	at   int // the place to look at next
+	left int // places to look at
+}
+
+func (ne *needs) sweepSlice() {
+	sw := &ne.sweep
+	n := min(refreshPerStep, sw.left)
+	if n == 0 {
+		return
+	}
+	sw.left -= n
+	sw.at = ne.index.Some(sw.at, n, func(h residency.Handle, k ident.Key) {
+		if k.Form == ident.Augmented && ne.neutral(h) {
+			ne.setSharers(ne.roster.groupOf(k.Group), h, k)
+		}
+	})
+}
+
 // hasWork reports whether a slice of ranking, or of the sampler's work, is left for the next Step.
-func (ne *needs) hasWork() bool { return ne.refresh.phase != refreshNone || ne.sampler.Work(0) }
+func (ne *needs) hasWork() bool {
+	return ne.refresh.phase != refreshNone || ne.sweep.left > 0 || ne.sampler.Work(0)
+}
 
 // entries lists what is resident in a form.
 func (ne *needs) entries(f ident.Form) []ident.Key {

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"testing"
+	"time"
 
 	"larder/dsa"
 	"larder/internal/ident"
@@ -122,4 +123,29 @@ func TestWhatIsReadForAnotherJobIsKeptAsIfItWereNotThere(t *testing.T) {
 	if d, e := kept(true); encoded == 0 || d != decoded || e != encoded {
 		t.Errorf("%d samples are kept decoded and %d encoded, instead of %d and %d", d, e, decoded, encoded)
 	}
+}
+
+// Augmented samples for jobs in the order of the dataset leave when the last job that would take them ends: others of
+// that kind displace nothing, so they would stay for good.
+func TestAugmentedSamplesLeaveWithTheLastOfTheirJobs(t *testing.T) {
+	r := newRig(t, [ident.NumForms]int64{ident.Decoded: 40 * sampleBytes, ident.Augmented: 10 * 150})
+	shared := func(e *Register) { e.Share, e.Key, e.AugmentedBytes, e.Spec.Epochs = true, 5, 150, 1 }
+	var pair []*peer
+	for _, name := range []string{"a", "b"} {
+		pair = append(pair, r.attach(r.register(name, 0, 40, 4, order(dsa.Sequential), shared), 0))
+	}
+	for _, p := range pair {
+		p.epoch(0)
+	}
+	r.run()
+	pair[0].drain()
+	if n := r.c.needs.index.Entries(ident.Augmented); n != 10 {
+		t.Fatalf("%d augmented samples wait for the other job", n)
+	}
+	r.ok(r.ask(func(t Token) Event { return Kill{Token: t, Job: pair[1].job} }))
+	r.wait(time.Second)
+	if n := r.c.needs.index.Entries(ident.Augmented); n != 0 {
+		t.Errorf("%d augmented samples stay that nobody takes", n)
+	}
+	r.check()
 }
