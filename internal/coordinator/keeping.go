@@ -116,8 +116,8 @@ func (k *keeping) count(may, kept bool, price float64, why unkept) {
 }
 
 // laterUses is how often jobs with the prefix of s use x after the running epochs; sure says that all of them have a
-// known number of epochs. Index streams of other jobs do not count, nor do their
-// walks through blocks; for a visible job, no job counts that is not visible.
+// known number of epochs. Index streams of other jobs do not count, nor do their walks through blocks; for a visible
+// job, no job counts that is not visible.
 func (fl *flights) laterUses(s *stream, x ident.ObjectID) (uses int, sure bool) {
 	for _, o := range fl.roster.order {
 		if s.visible() && !o.visible() {

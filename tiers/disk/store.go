@@ -296,8 +296,8 @@ func (s *Store) read(seg *segment, hash uint64, at place, jobs int, err error) {
 	s.failed(reading, seg.name, err)
 }
 
-// Put offers the bytes of an entry. It copies them, never waits for the disk, and never fails: what there
-// is no room for is left out.
+// Put offers the bytes of an entry. It copies them, never waits for the disk, and never fails: what there is no room
+// for is left out.
 func (s *Store) Put(whom Whom, k Key, b []byte) {
 	if int64(len(b)) != k.Size || k.Size > maxEntry {
 		return
