@@ -24,8 +24,7 @@ func (fl *flights) takeOver(f *flight, s *stream, entry residency.Handle, admitt
 	if admitted && !f.entry.held {
 		fl.holdEntry(f, s, entry)
 	}
-	inPlace := f.phase == flightInPlace // the row waits for its end, and is sourced again
-	if !inPlace {
+	if f.phase != flightInPlace { // else the row waits for its end, and is sourced again
 		f.visible, f.alone = true, alone && !admitted
 	}
 	switch {
@@ -35,9 +34,7 @@ func (fl *flights) takeOver(f *flight, s *stream, entry residency.Handle, admitt
 	default:
 		fl.holdOriginal(f, s, admitted)
 	}
-	if !inPlace {
-		fl.needs.relevel(f.key.Object)
-	}
+	fl.needs.relevel(f.key.Object)
 }
 
 // waits reports whether it is still open what the executor is to keep of a flight.

@@ -149,3 +149,36 @@ func TestAugmentedSamplesLeaveWithTheLastOfTheirJobs(t *testing.T) {
 	}
 	r.check()
 }
+
+// A sample that a shuffled job asks for while it is prepared in place for another job, and that is to be kept, counts
+// as cached from that moment, not from when it is there.
+func TestWhatIsPreparedInPlaceAndKeptCountsAtOnce(t *testing.T) {
+	r := decodedTier(t, 50, func(c *Config) { c.InFlight = 10 })
+	seq := ident.JobID(0)
+	r.hold = func(e Effect) bool { p, ok := e.(Prepare); return ok && p.Job == seq }
+	seq = r.register("seq", 0, 4, 4, order(dsa.Sequential), fixedShape, func(e *Register) { e.Spec.Epochs = 1 })
+	r.attach(seq, 0).epoch(0)
+	r.run()
+	p := r.join("a", 0, 40, 1, order(dsa.Stratified))
+	r.run()
+	later := 0
+	for d := p.next(); d != nil; d = p.next() {
+		p.release(d)
+		r.run()
+		for _, f := range r.c.flights.flightByID {
+			if !f.later.entry.held {
+				continue
+			}
+			later++
+			if l := r.c.needs.sampler.Level(f.key.Object); l != isDecoded {
+				t.Errorf("%s is at level %d", f.key, l)
+			}
+		}
+	}
+	if later == 0 {
+		t.Error("no sample is to be kept that is prepared in place")
+	}
+	r.hold = nil
+	r.run()
+	r.check()
+}
