@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -501,6 +502,35 @@ func TestBadSamples(t *testing.T) {
 	none := Config{URI: uri, To: to(t, MDS), SkipBad: true, Subset: "id == 0 or id == 17"}
 	if _, err := Run(t.Context(), none); !errs.Is(err, errs.DatasetEmpty) {
 		t.Errorf("a pack of nothing gave %v", err)
+	}
+}
+
+// TestADiskThatIsGone: its samples are not left out. The run stops with the cause, and the next one goes on.
+func TestADiskThatIsGone(t *testing.T) {
+	root := photos(t, 9, 12)
+	for _, skip := range []bool{true, false} {
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, WDS), ShardSize: minShardSize, SkipBad: skip, Workers: 1,
+			disk: disk{sync: unsynced}, ahead: 1}
+		var once sync.Once
+		cfg.Report = func(p Progress) {
+			if p.Samples > 9 {
+				once.Do(func() {
+					if err := os.Rename(root, root+".away"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		_, err := Run(t.Context(), cfg)
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(errs.From(err).Hint, "mounted") {
+			t.Errorf("skip %v: got %v", skip, err)
+		}
+		if err := os.Rename(root+".away", root); err != nil {
+			t.Fatal(err)
+		}
+		if r := must(t, cfg); r.Samples != 36 || len(r.Skipped) > 0 || r.Earlier == 0 {
+			t.Errorf("skip %v: %+v", skip, r)
+		}
 	}
 }
 
