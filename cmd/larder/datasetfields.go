@@ -72,9 +72,9 @@ func (l *localData) recordStats(
 	sums := make([]fieldSum, len(schema.Fields))
 	var mu sync.Mutex // guards sums
 	var bad badList
-	err := each(ctx, len(ids), 0, func() (func(int), func()) {
+	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
 		v := verifying{verifier: &verifier{}, cat: l.cat, w: prep.NewWorker(prep.Limits{})}
-		return func(i int) {
+		return func(i int) error {
 			var met []fieldSum
 			err := v.record(ctx, l.data.Object(ids[i]), schema, func(x *record.Value, f shownField) {
 				one := fieldSum{}
@@ -82,14 +82,14 @@ func (l *localData) recordStats(
 				met = append(met, one)
 			})
 			if err != nil {
-				bad.add(l.badOf(ids[i], err))
-				return
+				return l.found(ctx, ids[i], err, &bad)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			for k := range met {
 				sums[k].join(&met[k])
 			}
+			return nil
 		}, v.w.Close
 	})
 	if err != nil {
@@ -221,9 +221,9 @@ func (l *localData) recordsOf(ctx context.Context, ids []ident.SampleID, s *data
 	schema := l.data.Schema()
 	shown := make([]shownFields, len(ids))
 	var bad badList
-	err := each(ctx, len(ids), 0, func() (func(int), func()) {
+	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
 		v := verifying{verifier: &verifier{}, cat: l.cat, w: prep.NewWorker(prep.Limits{})}
-		return func(i int) {
+		return func(i int) error {
 			var failed error
 			err := v.record(ctx, l.data.Object(ids[i]), schema, func(x *record.Value, f shownField) {
 				image := shownSample{id: ids[i]}
@@ -236,9 +236,10 @@ func (l *localData) recordsOf(ctx context.Context, ids []ident.SampleID, s *data
 				err = failed
 			}
 			if err != nil {
-				bad.add(l.badOf(ids[i], err))
 				shown[i] = shownFields{}
+				err = l.found(ctx, ids[i], err, &bad)
 			}
+			return err
 		}, v.w.Close
 	})
 	return l.recordsSection(ids, shown, s.Samples), bad.sorted(), err

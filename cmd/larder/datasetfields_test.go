@@ -77,6 +77,21 @@ func TestStatsOfRecords(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c[0], got, want[c[0]])
 		}
 	}
+	labelled := filepath.Join(t.TempDir(), "y.jsonl")
+	if err := os.WriteFile(labelled, []byte("{\"label\": 7}\n{\"label\": 3}\n{\"label\": 7}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	classes, err := openRecords(t, "jsonl:"+labelled).stats(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := tableTo(&b, func(t *tabwriter.Writer) { dataStatsTable(t, classes) }); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^LABEL .*\n3 .* 1 .*\n7 .* 2 `).MatchString(b.String()) {
+		t.Errorf("the classes of records are not counted:\n%s", b.String())
+	}
 	if s, err = openRecords(t, arrays).stats(t.Context(), "", 2); err != nil || s.Looked != 2 || *s.Fields[0].Max != 209 ||
 		s.Fields[0].Stored.Median != 360 {
 		t.Errorf("%+v, %v", s, err)

@@ -178,6 +178,9 @@ func (l *localData) records(ctx context.Context, list []*larderv1.Sample) ([]sho
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
+			if err := l.lost(ctx, id, err); err != nil {
+				return nil, err
+			}
 			x.fields, x.reason = nil, l.badOf(id, err).Reason
 		}
 		out = append(out, x)
