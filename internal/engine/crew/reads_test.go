@@ -83,17 +83,7 @@ func TestReadingAheadOfWorkersIsBounded(t *testing.T) {
 	for id := range coordinator.FlightID(n) {
 		r.prepare(id+1, true)
 	}
-	read := 0
-	for idle := 0; idle < 20; {
-		select {
-		case done := <-reads:
-			read++
-			idle = 0
-			done(blobOf(t, size), coordinator.Prepared{Read: 1})
-		case <-time.After(5 * time.Millisecond):
-			idle++
-		}
-	}
+	read := serve(t, r, reads, func(int) int { return size })
 	if held := r.heldBytes(); held > 1<<20 || held < 1<<19 || read > 16+mostReads {
 		t.Errorf("%d items are read, and %d bytes are held", read, held)
 	}
@@ -129,20 +119,25 @@ func TestReadingAheadOfWorkersIsBounded(t *testing.T) {
 	}
 }
 
-// serve answers reads with records of the size that size says, until nothing is asked for for a while.
+// settled reports whether the feeder has looked at everything, and nothing is being read.
+func (r *rig) settled() bool {
+	r.Crew.mu.Lock()
+	defer r.Crew.mu.Unlock()
+	return len(r.Crew.mu.coming)+len(r.Crew.mu.added)+r.Crew.mu.reads.running == 0 && !r.Crew.mu.reads.due()
+}
+
+// serve answers reads with records of the size that size says, until there is room for no more.
 func serve(t *testing.T, r *rig, reads chan func([]byte, coordinator.Prepared), size func(n int) int) (read int) {
 	t.Helper()
-	for idle := 0; idle < 20; {
+	for !r.settled() {
 		select {
 		case done := <-reads:
 			read++
-			idle = 0
 			done(blobOf(t, size(read)), coordinator.Prepared{Read: 1})
 			if held := r.heldBytes(); held > 1<<20 {
 				t.Fatalf("%d bytes are held after %d items", held, read)
 			}
-		case <-time.After(5 * time.Millisecond):
-			idle++
+		case <-time.After(time.Millisecond): // it has not come to them
 		}
 	}
 	return read
