@@ -448,11 +448,15 @@ func TestTargets(t *testing.T) {
 		"mds:https://h/x": "cannot write to a web server", "wds:s3://b/x": "no name of a bucket",
 		"wds:ftp://h/x": "is not built", "mds:s3://bucket/a//b": "an empty part", "wds:s3://bucket/x.tar": "it names files",
 		"wds:s3://user:secret@bucket/x": "holds a user name",
-		"wds:/x/a-{0..3}.tar":           "names no folder", "wds:/a.tar": "it names files",
+		"wds:/x/a-{0..3}.tar":           "no uri could name", "wds:/a.tar": "it names files",
+		"mds:/x/a?b": "no uri could name", "wds:s3://bucket/a?b": "has a ?",
+		"wds:az://bucket/a?sv=1&sig=abcdef": "has a ?", "wds:s3://bucket/a?X-Amz-Signature=abcdef": "has a ?",
 		"wds:/a::/b": "it names files", "wds:~/x": "names no folder",
 	} {
 		if _, err := ParseTarget(text); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: got %v, want %q", text, err, words)
+		} else if strings.Contains(err.Error(), "abcdef") {
+			t.Errorf("%v shows a secret", err)
 		}
 	}
 	if got, err := ParseTarget("mds:gs://bucket/a/b/"); err != nil || got.URI() != "mds:gs://bucket/a/b" {
@@ -461,6 +465,14 @@ func TestTargets(t *testing.T) {
 	got, err := ParseTarget("mds:x/../y")
 	if wd, _ := os.Getwd(); err != nil || got != (Target{MDS, filepath.Join(wd, "y")}) {
 		t.Errorf("got %v, %v", got, err)
+	}
+	odd := filepath.Join(t.TempDir(), "a?b")
+	if err := os.Mkdir(odd, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(odd)
+	if got, err := ParseTarget("wds:out"); err == nil {
+		t.Errorf("got %v", got)
 	}
 }
 
