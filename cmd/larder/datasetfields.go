@@ -47,7 +47,7 @@ func (f *fieldSum) add(x *record.Value, s *shownField) {
 
 // stat is what was collected of a field.
 func (f *fieldSum) stat(of *record.Field) fieldStat {
-	s := fieldStat{Name: of.Name, Kind: of.Kind.String(), DType: of.DType.String(), Shape: of.Shape,
+	s := fieldStat{values: f.values, Name: of.Name, Kind: of.Kind.String(), DType: of.DType.String(), Shape: of.Shape,
 		Stored: quantilesOf(f.stored), NaN: f.values.NaN, Min: number(f.values.Min, f.values),
 		Max: number(f.values.Max, f.values), Mean: number(f.values.Mean(), f.values)}
 	if s.Shape == nil {
@@ -125,11 +125,8 @@ func (f *fieldStat) holds() string {
 	for _, x := range f.Formats {
 		parts = append(parts, count(x.Samples)+" "+x.Format)
 	}
-	if f.Min != nil && f.Max != nil && f.Mean != nil {
-		parts = append(parts, fmt.Sprintf("%s to %s, mean %s", sixDigits(*f.Min), sixDigits(*f.Max), sixDigits(*f.Mean)))
-	}
-	if f.NaN > 0 {
-		parts = append(parts, count(f.NaN)+" NaN")
+	if f.values.Numbers+f.values.NaN > 0 {
+		parts = append(parts, rangeText(f.values))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -188,8 +185,12 @@ type shownFields struct {
 	images []shownSample // by field; jpeg nil = it is no image
 }
 
-// leastSide of an array that is shown as an image of grey values: smaller ones are rather vectors and matrices.
-const leastSide = 8
+const (
+	// leastSide of an array that is shown as an image of grey values: smaller ones are rather vectors and matrices.
+	leastSide = 8
+	// mostPixels of one that is shown: larger ones are rather matrices, and a thumbnail is not worth their memory.
+	mostPixels = 1 << 24
+)
 
 // imageOf is an array of uint8 that can be shown as an image: [H, W, 3], or grey values of [H, W, 1] or [H, W].
 func imageOf(x *record.Value) (img prep.Image, ok bool) {
@@ -198,7 +199,7 @@ func imageOf(x *record.Value) (img prep.Image, ok bool) {
 		return img, false
 	}
 	img = prep.Image{Pix: x.Data, H: int(x.Dim(0)), W: int(x.Dim(1)), C: 3}
-	if min(img.H, img.W) < leastSide {
+	if min(img.H, img.W) < leastSide || img.H > mostPixels/img.W {
 		return img, false
 	}
 	switch {

@@ -116,7 +116,7 @@ func sixDigits(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
 
 func rangeText(r record.Range) string {
 	if r.Numbers == 0 {
-		return "no number"
+		return plural(r.NaN, "NaN", "NaN")
 	}
 	text := fmt.Sprintf("%s to %s, mean %s", sixDigits(r.Min), sixDigits(r.Max), sixDigits(r.Mean()))
 	if r.NaN > 0 {

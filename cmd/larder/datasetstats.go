@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/ident"
+	"larder/internal/record"
 	"larder/internal/units"
 )
 
@@ -45,6 +46,8 @@ type fieldStat struct {
 	Mean    *float64    `json:"mean,omitempty"`    //
 	NaN     int64       `json:"nan,omitempty"`     // values that are no number
 	Formats []formatSum `json:"formats,omitempty"` // of image files
+
+	values record.Range // of them all; JSON has no infinite numbers
 }
 
 type classStat struct {
