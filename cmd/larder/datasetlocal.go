@@ -127,8 +127,8 @@ func each(
 	return ctx.Err() // the last ones were asked for before it ended
 }
 
-// lost is the error of a sample whose storage fails as a whole: none of the others says anything of its file then. nil =
-// the sample is what is wrong.
+// lost is the error of a sample whose storage fails as a whole, which says nothing of the sample. nil = that is what is
+// wrong.
 func (l *localData) lost(ctx context.Context, s ident.SampleID, err error) error {
 	if !errs.Is(err, errs.DatasetUnread) || !l.cat.Away(ctx, l.data.Object(s), err) {
 		return nil

@@ -59,29 +59,35 @@ func TestEachEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestStorageThatFailsMakesNoBadSamples: what reads samples ends with the cause then. One file that is gone is a bad
-// sample.
-func TestStorageThatFailsMakesNoBadSamples(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	images, tables := t.TempDir()+"/set", t.TempDir()+"/set"
+// sixFiles are a folder of images, in a class, and one of files of a record each.
+func sixFiles(t *testing.T) (images, tables string) {
+	t.Helper()
+	images, tables = t.TempDir()+"/set", t.TempDir()+"/set"
+	file, err := prep.EncodePNG(prep.Image{Pix: make([]byte, 3), H: 1, W: 1, C: 3})
+	for _, dir := range []string{images + "/a", tables} {
+		if err == nil {
+			err = os.MkdirAll(dir, 0o700)
+		}
+	}
 	for i := range 6 {
-		file, err := prep.EncodePNG(prep.Image{Pix: make([]byte, 3), H: 1, W: 1, C: 3})
-		if err == nil {
-			err = os.MkdirAll(images+"/a", 0o700)
-		}
-		if err == nil {
-			err = os.MkdirAll(tables, 0o700)
-		}
 		if err == nil {
 			err = os.WriteFile(fmt.Sprintf("%s/a/%d.png", images, i), file, 0o600)
 		}
 		if err == nil {
 			err = os.WriteFile(fmt.Sprintf("%s/%d.jsonl", tables, i), []byte(`{"n": 1}`), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return images, tables
+}
+
+// TestStorageThatFailsMakesNoBadSamples: what reads samples ends with the cause then. One file that is gone is a bad
+// sample.
+func TestStorageThatFailsMakesNoBadSamples(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	images, tables := sixFiles(t)
 	ctx := t.Context()
 	for uri, c := range map[string]struct {
 		root, one string

@@ -97,8 +97,8 @@ func readAgain(err error) error {
 	if !ok {
 		return err
 	}
-	return errs.New(e.Reason, e.Subject, e.Hint+"; then run the same command again: the pack is finished, and is read back",
-		"%s", e.Message).Because(e.Err)
+	return errs.New(e.Reason, e.Subject, e.Hint+"; then run the same command again: the pack is finished, and is read "+
+		"back", "%s", e.Message).Because(e.Err)
 }
 
 // verifyShard reads one file twice: as bytes, and as samples. One of a store is fetched for that.
