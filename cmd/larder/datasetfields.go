@@ -47,7 +47,7 @@ func (f *fieldSum) add(x *record.Value, s *shownField) {
 
 // stat is what was collected of a field.
 func (f *fieldSum) stat(of *record.Field) fieldStat {
-	s := fieldStat{Name: of.Name, Kind: of.Kind.String(), DType: of.DType.String(), Shape: of.Shape,
+	s := fieldStat{values: f.values, Name: of.Name, Kind: of.Kind.String(), DType: of.DType.String(), Shape: of.Shape,
 		Stored: quantilesOf(f.stored), NaN: f.values.NaN, Min: number(f.values.Min, f.values),
 		Max: number(f.values.Max, f.values), Mean: number(f.values.Mean(), f.values)}
 	if s.Shape == nil {
@@ -72,9 +72,9 @@ func (l *localData) recordStats(
 	sums := make([]fieldSum, len(schema.Fields))
 	var mu sync.Mutex // guards sums
 	var bad badList
-	err := each(ctx, len(ids), 0, func() (func(int), func()) {
+	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
 		v := verifying{verifier: &verifier{}, cat: l.cat, w: prep.NewWorker(prep.Limits{})}
-		return func(i int) {
+		return func(i int) error {
 			var met []fieldSum
 			err := v.record(ctx, l.data.Object(ids[i]), schema, func(x *record.Value, f shownField) {
 				one := fieldSum{}
@@ -82,14 +82,14 @@ func (l *localData) recordStats(
 				met = append(met, one)
 			})
 			if err != nil {
-				bad.add(l.badOf(ids[i], err))
-				return
+				return l.found(ctx, ids[i], err, &bad)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			for k := range met {
 				sums[k].join(&met[k])
 			}
+			return nil
 		}, v.w.Close
 	})
 	if err != nil {
@@ -125,11 +125,8 @@ func (f *fieldStat) holds() string {
 	for _, x := range f.Formats {
 		parts = append(parts, count(x.Samples)+" "+x.Format)
 	}
-	if f.Min != nil && f.Max != nil && f.Mean != nil {
-		parts = append(parts, fmt.Sprintf("%s to %s, mean %s", sixDigits(*f.Min), sixDigits(*f.Max), sixDigits(*f.Mean)))
-	}
-	if f.NaN > 0 {
-		parts = append(parts, count(f.NaN)+" NaN")
+	if f.values.Numbers+f.values.NaN > 0 {
+		parts = append(parts, rangeText(f.values))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -188,8 +185,12 @@ type shownFields struct {
 	images []shownSample // by field; jpeg nil = it is no image
 }
 
-// leastSide of an array that is shown as an image of grey values: smaller ones are rather vectors and matrices.
-const leastSide = 8
+const (
+	// leastSide of an array that is shown as an image of grey values: smaller ones are rather vectors and matrices.
+	leastSide = 8
+	// mostPixels of one that is shown: larger ones are rather matrices, and a thumbnail is not worth their memory.
+	mostPixels = 1 << 24
+)
 
 // imageOf is an array of uint8 that can be shown as an image: [H, W, 3], or grey values of [H, W, 1] or [H, W].
 func imageOf(x *record.Value) (img prep.Image, ok bool) {
@@ -198,7 +199,7 @@ func imageOf(x *record.Value) (img prep.Image, ok bool) {
 		return img, false
 	}
 	img = prep.Image{Pix: x.Data, H: int(x.Dim(0)), W: int(x.Dim(1)), C: 3}
-	if min(img.H, img.W) < leastSide {
+	if min(img.H, img.W) < leastSide || img.H > mostPixels/img.W {
 		return img, false
 	}
 	switch {
@@ -221,9 +222,9 @@ func (l *localData) recordsOf(ctx context.Context, ids []ident.SampleID, s *data
 	schema := l.data.Schema()
 	shown := make([]shownFields, len(ids))
 	var bad badList
-	err := each(ctx, len(ids), 0, func() (func(int), func()) {
+	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
 		v := verifying{verifier: &verifier{}, cat: l.cat, w: prep.NewWorker(prep.Limits{})}
-		return func(i int) {
+		return func(i int) error {
 			var failed error
 			err := v.record(ctx, l.data.Object(ids[i]), schema, func(x *record.Value, f shownField) {
 				image := shownSample{id: ids[i]}
@@ -236,9 +237,10 @@ func (l *localData) recordsOf(ctx context.Context, ids []ident.SampleID, s *data
 				err = failed
 			}
 			if err != nil {
-				bad.add(l.badOf(ids[i], err))
 				shown[i] = shownFields{}
+				err = l.found(ctx, ids[i], err, &bad)
 			}
+			return err
 		}, v.w.Close
 	})
 	return l.recordsSection(ids, shown, s.Samples), bad.sorted(), err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/jpeg"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,6 +77,28 @@ func TestStatsOfRecords(t *testing.T) {
 		if got := strings.Join([]string{c[3], c[5], c[6]}, " "); got != want[c[0]] {
 			t.Errorf("%s: %q, want %q", c[0], got, want[c[0]])
 		}
+	}
+	labelled := filepath.Join(t.TempDir(), "y.jsonl")
+	if err := os.WriteFile(labelled, []byte("{\"label\": 7}\n{\"label\": 3}\n{\"label\": 7}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	classes, err := openRecords(t, "jsonl:"+labelled).stats(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := tableTo(&b, func(t *tabwriter.Writer) { dataStatsTable(t, classes) }); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^LABEL .*\n3 .* 1 .*\n7 .* 2 `).MatchString(b.String()) {
+		t.Errorf("the classes of records are not counted:\n%s", b.String())
+	}
+	numbers := fieldStat{values: record.Range{Min: math.Inf(-1), Max: math.Inf(1), Sum: math.NaN(), Numbers: 2, NaN: 3}}
+	if got := numbers.holds(); got != "-Inf to +Inf, mean NaN, 3 NaN" {
+		t.Errorf("infinite numbers are %q", got)
+	}
+	if got := (&fieldStat{values: record.Range{NaN: 2}}).holds(); got != "2 NaN" {
+		t.Errorf("no number is %q", got)
 	}
 	if s, err = openRecords(t, arrays).stats(t.Context(), "", 2); err != nil || s.Looked != 2 || *s.Fields[0].Max != 209 ||
 		s.Fields[0].Stored.Median != 360 {
@@ -166,7 +189,8 @@ func TestArraysThatAreImages(t *testing.T) {
 		dims []int64
 		want bool
 	}{{[]int64{8, 8}, true}, {[]int64{7, 80}, false}, {[]int64{9, 9, 3}, true}, {[]int64{9, 9, 1}, true},
-		{[]int64{9, 9, 4}, false}, {[]int64{100}, false}, {[]int64{3, 9, 9}, false}, {[]int64{0, 9, 3}, false}} {
+		{[]int64{9, 9, 4}, false}, {[]int64{100}, false}, {[]int64{3, 9, 9}, false}, {[]int64{0, 9, 3}, false},
+		{[]int64{8, mostPixels/8 + 1}, false}} {
 		n := int64(1)
 		for _, d := range x.dims {
 			n *= d

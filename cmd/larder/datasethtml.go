@@ -85,15 +85,16 @@ func (l *localData) samplesOf(ctx context.Context, ids []ident.SampleID, s *data
 func (l *localData) thumbnails(ctx context.Context, ids []ident.SampleID) ([]shownSample, []badFile, error) {
 	shown := make([]shownSample, len(ids))
 	var bad badList
-	err := each(ctx, len(ids), 0, func() (func(int), func()) {
+	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
 		v := verifying{verifier: &verifier{}, cat: l.cat, w: prep.NewWorker(prep.Limits{})}
-		return func(i int) {
+		return func(i int) error {
 			x := shownSample{id: ids[i]}
-			if err := v.thumbnail(ctx, l.data.Object(ids[i]), &x); err != nil {
-				bad.add(l.badOf(ids[i], err))
-				x.jpeg = nil
+			err := v.thumbnail(ctx, l.data.Object(ids[i]), &x)
+			if err != nil {
+				x.jpeg, err = nil, l.found(ctx, ids[i], err, &bad)
 			}
 			shown[i] = x
+			return err
 		}, v.w.Close
 	})
 	return shown, bad.sorted(), err

@@ -13,6 +13,7 @@ import (
 
 	"larder/internal/config"
 	"larder/internal/daemon"
+	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/source"
 	"larder/internal/store"
@@ -93,9 +94,12 @@ func spread(ids []ident.SampleID, n int) []ident.SampleID {
 }
 
 // each calls do for every index below n, from so many goroutines; 0 = one for each core. start is called once by each
-// of them, and end when it is done. When ctx ends before all are done it returns its error: do may have failed because
-// of that, and what it collected is worth nothing.
-func each(ctx context.Context, n, workers int, start func() (do func(i int), end func())) error {
+// of them, with a context that ends when one fails, and end when it is done. It returns the first error of do. When ctx
+// ends before all are done it returns its error: do may have failed because of that, and what it collected is worth
+// nothing.
+func each(
+	ctx context.Context, n, workers int, start func(ctx context.Context) (do func(i int) error, end func()),
+) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
@@ -103,14 +107,16 @@ func each(ctx context.Context, n, workers int, start func() (do func(i int), end
 	g, inner := errgroup.WithContext(ctx)
 	for range min(workers, max(1, n)) {
 		g.Go(func() error {
-			do, end := start()
+			do, end := start(inner)
 			defer end()
 			for inner.Err() == nil {
 				i := int(next.Add(1)) - 1
 				if i >= n {
 					return nil
 				}
-				do(i)
+				if err := do(i); err != nil {
+					return err
+				}
 			}
 			return inner.Err()
 		})
@@ -119,6 +125,26 @@ func each(ctx context.Context, n, workers int, start func() (do func(i int), end
 		return err
 	}
 	return ctx.Err() // the last ones were asked for before it ended
+}
+
+// lost is the error of a sample whose storage fails as a whole, which says nothing of the sample. nil = that is what is
+// wrong.
+func (l *localData) lost(ctx context.Context, s ident.SampleID, err error) error {
+	if !errs.Is(err, errs.DatasetUnread) || !l.cat.Away(ctx, l.data.Object(s), err) {
+		return nil
+	}
+	f := errs.From(err)
+	return errs.New(errs.DatasetUnread, f.Subject, "see that the storage answers, then run the same command again",
+		"the storage of %s fails: %s", l.data.URI(), f.Message).Because(f.Err)
+}
+
+// found lists a bad sample, unless its storage is what fails.
+func (l *localData) found(ctx context.Context, s ident.SampleID, err error, to *badList) error {
+	if err := l.lost(ctx, s, err); err != nil {
+		return err
+	}
+	to.add(l.badOf(s, err))
+	return nil
 }
 
 // badList collects bad samples from several goroutines.

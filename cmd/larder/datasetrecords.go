@@ -116,7 +116,7 @@ func sixDigits(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
 
 func rangeText(r record.Range) string {
 	if r.Numbers == 0 {
-		return "no number"
+		return plural(r.NaN, "NaN", "NaN")
 	}
 	text := fmt.Sprintf("%s to %s, mean %s", sixDigits(r.Min), sixDigits(r.Max), sixDigits(r.Mean()))
 	if r.NaN > 0 {
@@ -177,6 +177,9 @@ func (l *localData) records(ctx context.Context, list []*larderv1.Sample) ([]sho
 		}); err != nil {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
+			}
+			if err := l.lost(ctx, id, err); err != nil {
+				return nil, err
 			}
 			x.fields, x.reason = nil, l.badOf(id, err).Reason
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"larder/internal/ident"
+	"larder/internal/record"
 	"larder/internal/units"
 )
 
@@ -45,6 +46,8 @@ type fieldStat struct {
 	Mean    *float64    `json:"mean,omitempty"`    //
 	NaN     int64       `json:"nan,omitempty"`     // values that are no number
 	Formats []formatSum `json:"formats,omitempty"` // of image files
+
+	values record.Range // of them all; JSON has no infinite numbers
 }
 
 type classStat struct {
@@ -170,14 +173,14 @@ func (l *localData) headers(ctx context.Context, ids []ident.SampleID, s *datase
 	}
 	seen := make([]size, len(ids))
 	var bad badList
-	err := each(ctx, len(ids), 0, func() (func(int), func()) {
-		return func(i int) {
+	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
+		return func(i int) error {
 			p, err := l.cat.Probe(l.data.Object(ids[i]))
 			if err != nil {
-				bad.add(l.badOf(ids[i], err))
-				return
+				return l.found(ctx, ids[i], err, &bad)
 			}
 			seen[i] = size{p.Format, int64(p.Width), int64(p.Height)}
+			return nil
 		}, func() {}
 	})
 	if err != nil {
@@ -226,14 +229,15 @@ func dataStatsTable(t *tabwriter.Writer, s *datasetStats) {
 	}
 	if len(s.Fields) > 0 {
 		fieldsTable(t, s)
-		return
-	}
-	row(t)
-	for _, f := range s.Formats {
-		row(t, fmt.Sprintf("%s of %s headers: %s", count(f.Samples), count(s.Looked), f.Format))
-	}
-	if len(s.Bad) > 0 {
+	} else {
+		row(t)
+		for _, f := range s.Formats {
+			row(t, fmt.Sprintf("%s of %s headers: %s", count(f.Samples), count(s.Looked), f.Format))
+		}
 		badTable(t, fmt.Sprintf("NO IMAGE: %s of %s headers", count(len(s.Bad)), count(s.Looked)), s.Bad)
+	}
+	if len(s.Classes) == 0 {
+		return
 	}
 	row(t)
 	row(t, "LABEL", "CLASS", "SAMPLES", "BYTES")

@@ -57,7 +57,8 @@ func newDatasetVerify(g *globals) *cobra.Command {
 that cannot be read or decoded with its id, its file, where it begins in a packed file, the reason, and the byte of the
 sample at which the decoder met the damage, where it knows.
 The exit code is 7 if there is one, else 0. JPEG files that libjpeg warns about but decodes are listed apart; --strict
-counts them as bad (prep.on_corrupt).
+counts them as bad (prep.on_corrupt). A store that does not answer or a disk that is gone makes no bad samples: the
+command ends with the cause.
 
 Of a dataset of records, every record is read, compared with the schema, and the images in its fields are decoded.
 
@@ -164,21 +165,23 @@ func (v *verifier) all(ctx context.Context, l *localData, ids []ident.SampleID, 
 	var bad, damaged badList
 	var mu sync.Mutex // guards formats and r
 	formats := map[string]int{}
-	err = each(ctx, len(ids), v.workers, func() (func(int), func()) {
+	err = each(ctx, len(ids), v.workers, func(ctx context.Context) (func(int) error, func()) {
 		one := verifying{verifier: v, cat: l.cat, schema: l.data.Schema(), recipe: recipe,
 			w: prep.NewWorker(prep.Limits{RefuseCorrupt: true})}
-		return func(i int) {
+		return func(i int) error {
 			s := ids[i]
 			format, memory, err := one.sample(ctx, l.data.Object(s))
 			if ctx.Err() != nil {
-				return
+				return ctx.Err()
 			}
 			isCorrupt := prep.IsCorrupt(err) && !v.strict
 			switch {
 			case isCorrupt:
 				damaged.add(l.badOf(s, err))
 			case err != nil:
-				bad.add(l.badOf(s, err))
+				if err := l.found(ctx, s, err, &bad); err != nil {
+					return err
+				}
 			}
 			mu.Lock()
 			r.MaxBytes = max(r.MaxBytes, memory)
@@ -187,6 +190,7 @@ func (v *verifier) all(ctx context.Context, l *localData, ids []ident.SampleID, 
 			}
 			mu.Unlock()
 			v.report(int(done.Add(1)), len(ids))
+			return nil
 		}, one.w.Close
 	})
 	if err != nil {

@@ -205,8 +205,8 @@ func explainWork(x *explanation, j *larderv1.Job) {
 	}
 	x.say("samples", "Of the %s it got%s:", plural(got, "sample", "samples"), under)
 	if blocks > 0 {
-		x.say("samples", "%s came from blocks in memory, %s of them from blocks read for other jobs; %s were made for it,",
-			part(blocks), count(h["shared_block"]), plural(c.GetSourceReads(), "read", "reads"))
+		x.say("samples", "%s came from blocks in memory, %s of them from blocks read for other jobs; %s for it,",
+			part(blocks), count(h["shared_block"]), plural(c.GetSourceReads(), "read was made", "reads were made"))
 	} else {
 		x.say("samples", "%s were read for it,", part(c.GetSourceReads()))
 	}

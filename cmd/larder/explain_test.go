@@ -57,6 +57,18 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainBlocks: reads of blocks are no samples.
+func TestExplainBlocks(t *testing.T) {
+	x := &explanation{}
+	explainWork(x, &larderv1.Job{Counters: &larderv1.Counters{SamplesDelivered: 90, SourceReads: 1, Decodes: 40,
+		Hits: map[string]uint64{"block": 60, "shared_block": 30, "decoded": 10}}})
+	const want = "Of the 90 samples it got and 10 that are on their way: 90 (90 %) came from blocks in memory, 30 of " +
+		"them from blocks read for other jobs; 1 read was made for it, 10 (10 %) were cached: 0 encoded, 10 decoded"
+	if said := inOneLine(t, x); !strings.Contains(said, want) {
+		t.Errorf("%q is missing in\n%s", want, said)
+	}
+}
+
 // TestExplainAmongUsers: a user cannot see what other users draw from, so explain does not say that they do not draw
 // from his dataset.
 func TestExplainAmongUsers(t *testing.T) {

@@ -46,8 +46,8 @@ The command can be killed at any moment. The same command then goes on after the
 the bytes that an uninterrupted run gives. Shards appear in DIR when all are finished, with ` + pack.ManifestName + `,
 which lists every shard with its SHA-256, and the samples that were left out. A folder that holds anything else is
 refused. In a store (s3://, gs://, az://), shards appear one by one, each whole, and the manifest last; shards are made
-in the folder for temporary files (TMPDIR), which holds up to three at once. The exit code is 7 when samples were left
-out, or when --verify finds damage.
+in the folder for temporary files (TMPDIR), which holds up to three at once, of MDS the room of four. The exit code
+is 7 when samples were left out, or when --verify finds damage.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME.`,
 		Example: "  larder pack imagefolder:/data/train --to wds:/data/packed --verify\n" +

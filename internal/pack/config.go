@@ -44,15 +44,19 @@ func ParseTarget(text string) (Target, error) {
 		return parseStore(format, dir)
 	case strings.Contains(dir, "://"):
 		return Target{}, errs.New(errs.Invalid, "to", hint, "packing into %q: it names no folder", store.Redact(text))
-	case dir == "" || dir == "~" || strings.HasPrefix(dir, "~/") || strings.ContainsAny(dir, "{}\x00"):
+	case dir == "" || dir == "~" || strings.HasPrefix(dir, "~/"):
 		return Target{}, errs.New(errs.Invalid, "to", hint, "packing into %q: it names no folder", text)
-	case strings.Contains(dir, "::") || strings.HasSuffix(dir, ".tar"):
-		return Target{}, errs.New(errs.Invalid, "to", "name the folder that the shards go to",
-			"packing into %q: it names files", text)
 	}
 	abs, err := filepath.Abs(dir)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Target{}, errs.New(errs.Invalid, "to", "write an absolute path", "find the working directory").Because(err)
+	case strings.ContainsAny(abs, "{}?\x00"): // no uri could name it
+		return Target{}, errs.New(errs.Invalid, "to", "name a folder without { } and ?",
+			"packing into %q: no uri could name a pack there", store.Redact(abs))
+	case strings.Contains(abs, "::") || strings.HasSuffix(abs, ".tar"):
+		return Target{}, errs.New(errs.Invalid, "to", "name the folder that the shards go to",
+			"packing into %q: it names files", text)
 	}
 	return Target{format, abs}, nil
 }
@@ -72,6 +76,10 @@ func parseStore(format, uri string) (Target, error) {
 			"larder cannot write to a web server")
 	case prefix == "":
 		return bad(errs.Invalid, "write "+l.Scheme+"://"+l.Place+"/PREFIX", "it names no place in the bucket")
+	case strings.Contains(prefix, "?"): // a query is no part of a prefix, and may be a secret
+		prefix, _, _ = strings.Cut(store.Redact(uri), "?")
+		return bad(errs.Invalid, "write "+prefix+"; larder finds credentials by itself (docs/stores.md)",
+			"its prefix has a ?")
 	case slices.Contains(strings.Split(prefix, "/"), "") || strings.ContainsAny(prefix, "{}"):
 		return bad(errs.Invalid, "leave them out", "its prefix has an empty part, or braces")
 	case strings.Contains(uri, "::") || strings.HasSuffix(prefix, ".tar"):

@@ -107,14 +107,16 @@ func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
 
 // outlive returns nil when the run that wrote a note has ended.
 func (o *owner) outlive(ctx context.Context, there ownership, etag string) error {
-	for range quietBeats {
-		if o.dead(there) {
-			break
-		}
-		select {
-		case <-time.After(o.every):
-		case <-ctx.Done():
-			return ctx.Err()
+	for beat := 0; beat < quietBeats; beat++ {
+		dead := o.dead(there)
+		if dead {
+			beat = quietBeats // nothing to wait for
+		} else {
+			select {
+			case <-time.After(o.every):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 		in, err := o.t.w.Stat(ctx, o.t.base+ownerNote)
 		switch {
@@ -122,6 +124,8 @@ func (o *owner) outlive(ctx context.Context, there ownership, etag string) error
 			return nil
 		case err != nil:
 			return o.t.failed(err)
+		case in.ETag != etag && dead: // a third run was faster: the note is that run's, and not to be removed
+			return nil
 		case in.ETag != etag:
 			return errs.New(errs.AlreadyExists, o.t.uri, "wait until it ends", "another run is packing into %s: process %d "+
 				"of host %q", o.t.uri, there.PID, there.Host)

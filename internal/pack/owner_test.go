@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -17,6 +16,9 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 )
+
+// noProcess is above every number that Linux gives to processes and threads. That of one that ended is given again.
+const noProcess = 1 << 30
 
 // TestASecondRunIntoAStoreIsRefused: while one lives, with words, and it harms nothing.
 func TestASecondRunIntoAStoreIsRefused(t *testing.T) {
@@ -109,13 +111,9 @@ func TestARunThatEndsGivesItsPlaceUp(t *testing.T) {
 	if _, ok := b.objects(t, "p")[ownerNote]; ok {
 		t.Error("a cancelled run keeps its place")
 	}
-	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
-		t.Fatal(err)
-	}
 	for note, beat := range map[ownership]time.Duration{
-		{ID: "far", Host: "far", Place: "far", PID: 7}:                           time.Millisecond,
-		{ID: "near", Host: "near", Place: place(), PID: gone.ProcessState.Pid()}: time.Hour, // known to be dead
+		{ID: "far", Host: "far", Place: "far", PID: 7}:             time.Millisecond,
+		{ID: "near", Host: "near", Place: place(), PID: noProcess}: time.Hour, // known to be dead
 	} {
 		body, err := json.Marshal(note)
 		if err != nil {
@@ -137,6 +135,38 @@ func TestARunThatEndsGivesItsPlaceUp(t *testing.T) {
 		if strings.HasPrefix(name, workName) {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// TestTwoRunsAfterADeadOne: the one that is later does not remove the note of the other.
+func TestTwoRunsAfterADeadOne(t *testing.T) {
+	dead, err := json.Marshal(ownership{ID: "dead", Place: place(), PID: noProcess})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBucket(t)
+	b.put(t, "p/"+ownerNote, string(dead))
+	ctx, stop := context.WithCancel(t.Context())
+	reads := 0
+	b.faulty(func(w http.ResponseWriter, r *http.Request, next http.Handler) bool {
+		if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, ownerNote) {
+			return false
+		}
+		next.ServeHTTP(w, r)
+		if reads++; reads == 1 {
+			b.put(t, "p/"+ownerNote, `{"id":"faster","host":"far","place":"far","pid":7}`)
+		} else {
+			stop() // it waits for that one now
+		}
+		return true
+	})
+	cfg := Config{URI: "imagefolder:" + photos(t, 26, 5), To: Target{WDS, "s3://data/p"}, Stores: b.stores(t, nil),
+		beat: time.Hour}
+	if _, err := Run(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if got := b.objects(t, "p")[ownerNote]; !strings.Contains(got, "faster") {
+		t.Errorf("the note is %q", got)
 	}
 }
 

@@ -316,8 +316,8 @@ func (p *packer) put(ctx context.Context, it *item) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !p.ofSample(it.err) || !p.cfg.SkipBad:
-			return p.badSample(it.id, it.err) // what is packed stays packed, and the next run goes on
+		case !p.cfg.SkipBad || !p.ofSample(ctx, it.id, it.err):
+			return p.badSample(ctx, it.id, it.err) // what is packed stays packed, and the next run goes on
 		}
 		p.skipped = append(p.skipped, Skipped{p.data.Key(it.id), reason(it.err)})
 		return nil

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -447,11 +448,15 @@ func TestTargets(t *testing.T) {
 		"mds:https://h/x": "cannot write to a web server", "wds:s3://b/x": "no name of a bucket",
 		"wds:ftp://h/x": "is not built", "mds:s3://bucket/a//b": "an empty part", "wds:s3://bucket/x.tar": "it names files",
 		"wds:s3://user:secret@bucket/x": "holds a user name",
-		"wds:/x/a-{0..3}.tar":           "names no folder", "wds:/a.tar": "it names files",
+		"wds:/x/a-{0..3}.tar":           "no uri could name", "wds:/a.tar": "it names files",
+		"mds:/x/a?b": "no uri could name", "wds:s3://bucket/a?b": "has a ?",
+		"wds:az://bucket/a?sv=1&sig=abcdef": "has a ?", "wds:s3://bucket/a?X-Amz-Signature=abcdef": "has a ?",
 		"wds:/a::/b": "it names files", "wds:~/x": "names no folder",
 	} {
 		if _, err := ParseTarget(text); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: got %v, want %q", text, err, words)
+		} else if strings.Contains(err.Error(), "abcdef") {
+			t.Errorf("%v shows a secret", err)
 		}
 	}
 	if got, err := ParseTarget("mds:gs://bucket/a/b/"); err != nil || got.URI() != "mds:gs://bucket/a/b" {
@@ -460,6 +465,14 @@ func TestTargets(t *testing.T) {
 	got, err := ParseTarget("mds:x/../y")
 	if wd, _ := os.Getwd(); err != nil || got != (Target{MDS, filepath.Join(wd, "y")}) {
 		t.Errorf("got %v, %v", got, err)
+	}
+	odd := filepath.Join(t.TempDir(), "a?b")
+	if err := os.Mkdir(odd, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(odd)
+	if got, err := ParseTarget("wds:out"); err == nil {
+		t.Errorf("got %v", got)
 	}
 }
 
@@ -501,6 +514,35 @@ func TestBadSamples(t *testing.T) {
 	none := Config{URI: uri, To: to(t, MDS), SkipBad: true, Subset: "id == 0 or id == 17"}
 	if _, err := Run(t.Context(), none); !errs.Is(err, errs.DatasetEmpty) {
 		t.Errorf("a pack of nothing gave %v", err)
+	}
+}
+
+// TestADiskThatIsGone: its samples are not left out. The run stops with the cause, and the next one goes on.
+func TestADiskThatIsGone(t *testing.T) {
+	root := photos(t, 9, 12)
+	for _, skip := range []bool{true, false} {
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, WDS), ShardSize: minShardSize, SkipBad: skip, Workers: 1,
+			disk: disk{sync: unsynced}, ahead: 1}
+		var once sync.Once
+		cfg.Report = func(p Progress) {
+			if p.Samples > 9 {
+				once.Do(func() {
+					if err := os.Rename(root, root+".away"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		_, err := Run(t.Context(), cfg)
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(errs.From(err).Hint, "mounted") {
+			t.Errorf("skip %v: got %v", skip, err)
+		}
+		if err := os.Rename(root+".away", root); err != nil {
+			t.Fatal(err)
+		}
+		if r := must(t, cfg); r.Samples != 36 || len(r.Skipped) > 0 || r.Earlier == 0 {
+			t.Errorf("skip %v: %+v", skip, r)
+		}
 	}
 }
 

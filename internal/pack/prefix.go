@@ -126,7 +126,7 @@ func (t *prefix) begun(ctx context.Context) (*Manifest, error) {
 // owns reports whether a pack writes that key. Another program's unfinished uploads are its own.
 func (t *prefix) owns(key string) bool {
 	name, below := strings.CutPrefix(key, t.base)
-	return below && (shardNamed.MatchString(name) || name == ManifestName || name == "index.json" ||
+	return below && (shardNamed.MatchString(name) || name == ManifestName || name == indexName ||
 		strings.HasPrefix(name, workName+"/"))
 }
 

@@ -384,6 +384,48 @@ func TestVerifyFindsDamageInStores(t *testing.T) {
 	check("lost", first)
 }
 
+// TestVerifyOfAStoreThatIsDown: that is no damage. It ends at once with the cause, and the same command verifies.
+func TestVerifyOfAStoreThatIsDown(t *testing.T) {
+	b := newBucket(t)
+	quick := func(s *store.Settings) { s.RetryFor = time.Millisecond }
+	cfg := Config{URI: "imagefolder:" + photos(t, 28, 12), To: Target{WDS, "s3://data/p"}, ShardSize: minShardSize,
+		Stores: b.stores(t, quick)}
+	packed := must(t, cfg)
+	cfg.Verify = true
+	for _, from := range []int64{0, 3} { // requests for a shard: that is looked at, and read
+		var asked sync.Map
+		var requests atomic.Int64
+		b.faulty(func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+			if !strings.HasSuffix(r.URL.Path, ".tar") {
+				return false
+			}
+			asked.Store(r.URL.Path, true)
+			return requests.Add(1) > from && refuse(w, 503, "SlowDown")
+		})
+		cfg.Stores = b.stores(t, quick)
+		r, err := Run(t.Context(), cfg)
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(errs.From(err).Hint, "the same command") {
+			t.Errorf("got %+v, %v (%s)", r, err, errs.From(err).Hint)
+		}
+		shards := 0
+		asked.Range(func(any, any) bool { shards++; return true })
+		if most := uploads + int(from); shards > most || packed.Shards <= most {
+			t.Errorf("%d of %d shards were asked for", shards, packed.Shards)
+		}
+	}
+	b.faulty(nil)
+	cfg.Stores = b.stores(t, nil)
+	if r := must(t, cfg); len(r.Bad) > 0 || r.Verified != packed.Samples {
+		t.Errorf("%+v", r)
+	}
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "gone"))
+	cfg.Stores = b.stores(t, nil)
+	if r, err := Run(t.Context(), cfg); !errs.Is(err, errs.ResourceExceeded) ||
+		!strings.Contains(errs.From(err).Hint, "TMPDIR") {
+		t.Errorf("without a folder for temporary files: %+v, %v", r, err)
+	}
+}
+
 // FuzzNotes: whatever notes say, a run gives the bytes of an undisturbed one, or refuses with words.
 func FuzzNotes(f *testing.F) {
 	b := newBucket(f)

@@ -102,11 +102,12 @@ func (m *maker) decode(enc []byte, w, h int, resized bool) (prep.Image, error) {
 	})
 }
 
-// ofSample reports whether an error is of one sample alone. What a store does not give may be there the next minute,
-// and one that is down fails for every sample.
-func (p *packer) ofSample(err error) bool {
+// ofSample reports whether an error of a read is of one sample alone. What a store does not give may be there the next
+// minute, and a store or a disk that is down fails for every sample.
+func (p *packer) ofSample(ctx context.Context, id ident.SampleID, err error) bool {
 	if store.IsRemote(p.data.Root()) {
 		return errs.Is(err, errs.SampleBad)
 	}
-	return errs.Is(err, errs.SampleBad) || errs.Is(err, errs.DatasetUnread) || errs.Is(err, errs.ResourceExceeded)
+	return (errs.Is(err, errs.SampleBad) || errs.Is(err, errs.DatasetUnread) || errs.Is(err, errs.ResourceExceeded)) &&
+		!p.cat.Away(ctx, p.data.Object(id), err)
 }

@@ -20,6 +20,7 @@ import (
 	"larder/internal/record"
 	"larder/internal/source"
 	"larder/internal/source/packed"
+	"larder/internal/store"
 )
 
 // Samples that are records become columns of MDS, or members of tars, one for each field.
@@ -114,11 +115,11 @@ func (p *packer) first(ctx context.Context, s *record.Schema) (map[int]record.Va
 	}
 	for _, id := range p.order {
 		blob, err := p.cat.Read(ctx, p.data.Object(id), nil)
-		if err != nil && p.cfg.SkipBad && ctx.Err() == nil && p.ofSample(err) {
+		if err != nil && p.cfg.SkipBad && ctx.Err() == nil && p.ofSample(ctx, id, err) {
 			continue
 		}
 		if err != nil {
-			return nil, p.badSample(id, err)
+			return nil, p.badSample(ctx, id, err)
 		}
 		v, err := record.Open(blob)
 		if err != nil || v.Len() != len(s.Fields) {
@@ -136,8 +137,14 @@ func (p *packer) first(ctx context.Context, s *record.Schema) (map[int]record.Va
 }
 
 // badSample is the error of a sample that ends a run.
-func (p *packer) badSample(id ident.SampleID, err error) error {
-	if !p.ofSample(err) {
+func (p *packer) badSample(ctx context.Context, id ident.SampleID, err error) error {
+	switch {
+	case p.ofSample(ctx, id, err):
+	case errs.Is(err, errs.DatasetUnread) && !store.IsRemote(p.data.Root()):
+		return errs.New(errs.DatasetUnread, p.data.Root(), "see that its disk is mounted and can be read, then run the same "+
+			"command again: it goes on after the last finished shard", "packing sample %s: it cannot be read, nor can any "+
+			"other that was tried", p.data.Key(id)).Because(err)
+	default:
 		return err
 	}
 	return errs.New(errs.From(err).Reason, p.data.Path(id), "repair or remove it, or leave such samples out with "+

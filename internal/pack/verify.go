@@ -17,6 +17,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sync/errgroup"
 
+	"larder/internal/errs"
 	"larder/internal/source"
 	"larder/internal/source/packed"
 	"larder/internal/store"
@@ -54,6 +55,9 @@ func verify(ctx context.Context, cfg *Config, m *Manifest) ([]Damage, error) {
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
+			if lost := (*unread)(nil); errors.As(err, &lost) {
+				return readAgain(lost.err)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -70,13 +74,31 @@ func verify(ctx context.Context, cfg *Config, m *Manifest) ([]Damage, error) {
 	slices.SortFunc(bad, func(a, b Damage) int { return strings.Compare(a.Shard, b.Shard) })
 	if len(bad) == 0 {
 		if err := verifyWhole(ctx, cfg, m); err != nil {
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return nil, ctx.Err()
+			case store.Unreachable(err):
+				return nil, readAgain(err)
 			}
 			bad = append(bad, Damage{cfg.To.URI(), err.Error()})
 		}
 	}
 	return bad, nil
+}
+
+// unread is why a shard could not be fetched, which says nothing of what it holds.
+type unread struct{ err error }
+
+func (u *unread) Error() string { return u.err.Error() }
+
+// readAgain says of a failure how to go on.
+func readAgain(err error) error {
+	e, ok := errors.AsType[*errs.Error](err)
+	if !ok {
+		return err
+	}
+	return errs.New(e.Reason, e.Subject, e.Hint+"; then run the same command again: the pack is finished, and is read "+
+		"back", "%s", e.Message).Because(e.Err)
 }
 
 // verifyShard reads one file twice: as bytes, and as samples. One of a store is fetched for that.
@@ -144,32 +166,45 @@ func readImages(ctx context.Context, format packed.Format, cfg *Config, f packed
 // fetched is how much of an object is in memory at once.
 const fetched = 16 << 20
 
-// fetch copies an object into a file without a name.
+// fetch copies an object into a file without a name. Errors are *unread, but where the object is gone or changes.
 func fetch(ctx context.Context, stores *store.Stores, uri string) (*os.File, error) {
+	failed := func(err error) (*os.File, error) {
+		if errors.Is(err, store.ErrNotExist) || errors.Is(err, store.ErrChanged) {
+			return nil, err
+		}
+		return nil, &unread{err}
+	}
 	st, key, err := stores.Open(ctx, uri)
 	if err != nil {
-		return nil, err
+		return failed(err)
 	}
 	in, err := st.Stat(ctx, key)
 	if err != nil {
-		return nil, err
+		return failed(err)
 	}
 	f, err := nameless()
 	if err != nil {
-		return nil, err
+		return nil, noTemporary(err)
 	}
 	buf := make([]byte, min(fetched, in.Size))
-	for off := int64(0); off < in.Size && err == nil; off += fetched {
-		var n int
-		if n, err = st.ReadRange(ctx, in, off, buf[:min(fetched, in.Size-off)]); err == nil {
-			_, err = f.WriteAt(buf[:n], off)
+	for off := int64(0); off < in.Size; off += fetched {
+		n, err := st.ReadRange(ctx, in, off, buf[:min(fetched, in.Size-off)])
+		if err != nil {
+			_ = f.Close() // it is given up
+			return failed(err)
+		}
+		if _, err := f.WriteAt(buf[:n], off); err != nil {
+			_ = f.Close() // as above
+			return nil, noTemporary(err)
 		}
 	}
-	if err != nil {
-		_ = f.Close() // it is given up
-		return nil, err
-	}
 	return f, nil
+}
+
+// noTemporary is the error of a file for what is fetched.
+func noTemporary(err error) error {
+	return &unread{errs.New(errs.ResourceExceeded, os.TempDir(), "free some room there, or name another folder in TMPDIR",
+		"write a shard of the pack into %s, the folder for temporary files", os.TempDir()).Because(err)}
 }
 
 // verifyWhole opens the pack as a dataset.
