@@ -12,6 +12,7 @@ import (
 
 	"larder/internal/source"
 	"larder/internal/units"
+	larderv1 "larder/proto/larder/v1"
 )
 
 // indexed is what larder dataset index reports.
@@ -136,7 +137,7 @@ func indexProgress(w io.Writer, plain bool) func(now source.Indexed, took time.D
 	}
 }
 
-// howFar says how far an index is, which began a time ago.
+// howFar says how far an index is, which began a time ago; 0 = its rate is not of interest.
 func howFar(now source.Indexed, took time.Duration) string {
 	if now.AllFiles == 0 && now.Looked > 0 {
 		return "looks for the fields of the samples, " + units.Size(now.Looked) + " read"
@@ -153,4 +154,11 @@ func howFar(now source.Indexed, took time.Duration) string {
 		text += fmt.Sprintf(", %s/s", units.Size(int64(float64(now.Bytes-now.KeptBytes)/s)))
 	}
 	return text
+}
+
+// indexedOf is how far an index of the daemon is.
+func indexedOf(x *larderv1.Indexing) source.Indexed {
+	return source.Indexed{Samples: int64(x.GetSamples()), Files: int64(x.GetFiles()), AllFiles: int64(x.GetAllFiles()),
+		KeptFiles: int64(x.GetKeptFiles()), Bytes: int64(x.GetBytes()), AllBytes: int64(x.GetAllBytes()),
+		Looked: int64(x.GetLooked())}
 }
