@@ -111,6 +111,7 @@ type shapes struct {
 	names []string
 	all   []string // with those that are not asked for, of the first line
 	of    map[string]shape
+	begun bool // a line was taken
 }
 
 // merge joins what two files say of the same fields.
@@ -146,9 +147,10 @@ func (s *shapes) schema() record.Schema {
 // nothing, and those that cannot be read are named together.
 func inferAll(
 	ctx context.Context, files []string, open func(string) (Other, error),
-	infer func(ctx context.Context, path string, f Other) (*shapes, error),
+	infer func(ctx context.Context, path string, f Other, goroutines int) (*shapes, error),
 ) (*shapes, error) {
 	found, errs := make([]*shapes, len(files)), make([]error, len(files))
+	each := max(1, runtime.GOMAXPROCS(0)/max(1, len(files)))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, path := range files {
@@ -159,7 +161,7 @@ func inferAll(
 			f, err := open(path)
 			if err == nil {
 				defer f.Close()
-				found[i], err = infer(ctx, path, f)
+				found[i], err = infer(ctx, path, f, each)
 			}
 			if err != nil {
 				errs[i] = fmt.Errorf("%s: %w", path, err)
