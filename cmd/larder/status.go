@@ -138,6 +138,10 @@ func statusTable(t *tabwriter.Writer, r *larderv1.StatusResponse) {
 			time.Duration(x.GetOutage().GetSeconds()*float64(time.Second)).Round(time.Second),
 			plural(x.GetJobsWaiting(), "job waits", "jobs wait"), printable(x.GetOutage().GetWhy())))
 	}
+	for _, x := range r.GetIndexing() {
+		row(t, "indexing", fmt.Sprintf("%s for %s: %s", clipPath(x.GetUri(), 80),
+			time.Since(x.GetSince().AsTime()).Round(time.Second), howFar(indexedOf(x), 0)))
+	}
 	row(t, "memory", fmt.Sprintf("tiers %s of %s, rings %s, process %s, memory.limit %s", units.Size(r.GetTiersUsed()),
 		units.Size(r.GetTiersTotal()),
 		units.Size(r.GetRingsUsed()), units.Size(r.GetRssBytes()), units.Size(r.GetMemoryLimit())))

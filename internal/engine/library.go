@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"larder/internal/engine/record"
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -154,6 +156,20 @@ func (l *library) reindex(
 	}
 	_, err = l.catalog.MayRead(ctx, now, asks.reader())
 	return now, before, err
+}
+
+// indexing says how far the indexes are that are under way: to another user those whose folders he may list.
+func (l *library) indexing(asks *owner) []*larderv1.Indexing {
+	var out []*larderv1.Indexing
+	for _, x := range l.catalog.Indexing() {
+		if asks != nil && l.catalog.MayList(x.URI, asks.reader()) != nil {
+			continue
+		}
+		out = append(out, &larderv1.Indexing{Uri: x.URI, Since: timestamppb.New(x.Since), Samples: uint64(x.Samples),
+			Files: uint64(x.Files), AllFiles: uint64(x.AllFiles), KeptFiles: uint64(x.KeptFiles), Bytes: uint64(x.Bytes),
+			AllBytes: uint64(x.AllBytes), Looked: uint64(x.Looked)})
+	}
+	return out
 }
 
 // report returns the report of the bad samples of a batch; nil when it has none that the client may see.

@@ -99,6 +99,9 @@ func (e *Engine) Status(ctx context.Context, req *larderv1.StatusRequest) (*lard
 		return nil, errs.New(errs.Unsupported, "daemon", "ask that program", "this daemon is part of another program")
 	}
 	out, err := e.cfg.Daemon.Status(ctx, req)
+	if err == nil {
+		out.Indexing = e.library.indexing(asker(ctx))
+	}
 	if err == nil && asker(ctx) != nil { // names and paths of others are in them, and they could not be read anyway
 		out.Log, out.StateDir, out.LastError, out.LastErrorAt = "", "", "", nil
 		out.Withheld = true

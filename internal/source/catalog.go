@@ -50,6 +50,8 @@ type Catalog struct {
 	seen    seenCache
 	columns columnCache
 
+	indexing indexings
+
 	mu       sync.RWMutex // guards what follows
 	datasets []*Dataset   // by id; a superseded one stays for its jobs; nil = made by workers, and removed
 	byName   map[string]*Dataset
@@ -98,6 +100,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 				"the folder for saved indexes cannot be made").Because(err)
 		}
 		removeLeftovers(cfg.IndexDir)
+		removeOldLogs(cfg.IndexDir)
 	}
 	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{},
 		byRoot: map[string]*rootState{},
@@ -139,6 +142,7 @@ type walkHow struct {
 	skipEmpty bool    // from now on
 	again     bool    // this once
 	as        *Reader // another user, for whom it is; nil = the daemon's own
+	log       *scanLog
 }
 
 func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
@@ -340,7 +344,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 		if indexBytes, err = c.removeIndex(d.rs.key()); err != nil {
 			return nil, 0, err
 		}
-		indexBytes += c.removeColumns(d.rs.uri)
+		indexBytes += c.removeColumns(d.rs.uri) + c.removeLog(d.rs.key())
 	}
 	c.mu.Lock()
 	if c.byName[d.name] == d {
@@ -484,6 +488,9 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			return nil
 		}
 	}
+	ctx, end := c.indexing.begin(ctx, rs)
+	defer end()
+	how.log = c.scanLog(rs)
 	next, meta, err := c.walk(ctx, rs, version{old, oldMeta}, how)
 	if err != nil {
 		return err
@@ -500,6 +507,8 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			c.log.Warn("the index was not saved; the next start walks the dataset again, and ids of files added since the "+
 				"last save may then differ",
 				"dataset", rs.uri, "error", err)
+		} else if how.log != nil {
+			c.removeLog(rs.key())
 		}
 	}
 	return nil

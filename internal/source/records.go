@@ -70,7 +70,10 @@ func (rs *rootState) schemaOf(
 	if at != nil {
 		open = at.openBeside
 	}
-	s, err := f.Schema(ctx, a, files, open)
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l := &looks{rs, progressOf(ctx), cancel}
+	s, err := f.Schema(within, a, files, l.open(open))
 	if err == nil {
 		err = s.Check()
 	}

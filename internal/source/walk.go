@@ -104,7 +104,7 @@ type walker struct {
 	as       *rights // of another user, for whom it walks; nil = the daemon's own. Its folders are not used
 	names    atomic.Int64
 	maxNames int64 // that it looks at for him
-	progress func(samples int)
+	progress *Progress
 }
 
 // badPath is what could not be read.
@@ -396,7 +396,7 @@ func (w *walker) look(t walkTask) {
 			files = append(files, walkedFile{n.name, fileMeta{dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano()}})
 		}
 	}
-	w.progress(len(files))
+	w.progress.add(Indexed{Samples: int64(len(files))})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.dir.files = append(t.dir.files, files...)

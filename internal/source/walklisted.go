@@ -35,7 +35,8 @@ type listedImage struct {
 func (rs *rootState) walkListed(
 	ctx context.Context, f packed.Listing, w *packedWalk, was merger,
 ) (*snapshot, []fileMeta, error) {
-	if err := rs.scanFiles(ctx, &scan{w.a, rs.format, &record.Schema{}}, w.rows); err != nil {
+	how := &scan{a: w.a, format: rs.format, schema: &record.Schema{}, lists: true}
+	if err := rs.scanFiles(ctx, how, w.rows); err != nil {
 		return nil, nil, err
 	}
 	images, err := rs.images(w)
@@ -132,7 +133,7 @@ func (rs *rootState) statImages(ctx context.Context, images []listedImage, at *s
 				return ctx.Err()
 			}
 		}
-		progressOf(ctx)(len(some))
+		progressOf(ctx).add(Indexed{Samples: int64(len(some))})
 		return nil
 	})
 	if _, ok := errors.AsType[*errs.Error](err); ok {

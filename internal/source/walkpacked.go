@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +29,9 @@ type scanned struct {
 	st      fileMeta // size and mtime of the whole file
 	samples []packed.Sample
 	found   packed.Found
-	same    int // 1 + its row in the last version, when it did not change: samples are taken from there
+	same    int  // 1 + its row in the last version, when it did not change: samples are taken from there
+	kept    bool // an earlier scan, which did not come to its end, found samples
+	err     error
 }
 
 // packedWalk is what a walk of packed files looks at: their address, their place (nil = the file system), and they.
@@ -73,16 +74,25 @@ func (rs *rootState) walkPacked(
 	if f, ok := rs.format.(packed.Listing); ok {
 		return rs.walkListed(ctx, f, &packedWalk{a, at, rows}, merger{old: old, metaOf: meta})
 	}
+	log := how.log
+	if how.force {
+		log = nil
+	}
+	log.open(rows[:len(files)], rows[len(files):])
+	defer log.close()
 	schema, known := rs.knownSchema(rows, old)
+	if !known {
+		schema, known = log.known()
+	}
 	if !known || how.force {
-		if schema, err = rs.schemaOf(ctx, a, at, files); err != nil {
+		if schema, err = rs.schemaOfSound(ctx, a, at, rows[:len(files)]); err != nil {
 			return nil, nil, err
 		}
 	}
 	if old != nil && !how.force && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
 	}
-	if err := rs.scanFiles(ctx, &scan{a, format, &schema}, rows[:len(files)]); err != nil {
+	if err := rs.scanFiles(ctx, &scan{a: a, format: format, schema: &schema, log: log}, rows[:len(files)]); err != nil {
 		return nil, nil, err
 	}
 	return rs.mergePacked(a, merger{old: old, metaOf: meta, schema: schema, beside: rows[len(files):]}, rows)
@@ -179,74 +189,6 @@ func markSame(rows []scanned, old *snapshot, files int) {
 // is reports whether a packed file has the identity that it had.
 func (d *dirRow) is(st fileMeta) bool {
 	return d.dev == st.dev && d.ino == st.ino && d.size == st.size && d.mtime == st.mtime
-}
-
-// scan is how the files of an address are scanned.
-type scan struct {
-	a      packed.Address
-	format packed.Format
-	schema *record.Schema // nil = samples are an image and a label
-}
-
-// scanFiles scans the files that are not the same.
-func (rs *rootState) scanFiles(ctx context.Context, how *scan, rows []scanned) error {
-	if len(how.schema.Fields) == 0 {
-		how.schema = nil
-	}
-	return inParallel(ctx, rs.scanners(), len(rows), func(i int) error {
-		if rows[i].same > 0 {
-			return nil
-		}
-		if err := rs.scanFile(ctx, how, &rows[i]); err != nil {
-			if ctx.Err() != nil {
-				return fmt.Errorf("index %s: %w", printable(rs.uri), ctx.Err())
-			}
-			path := printable(join(rs.root, rows[i].rel))
-			if e := rs.storeError("index "+printable(rs.uri), err); e != nil {
-				return e
-			}
-			return errs.New(errs.DatasetUnread, path, "write the file again, or name the others only",
-				"index %s: scan %s", printable(rs.uri), path).Because(err)
-		}
-		progressOf(ctx)(len(rows[i].samples))
-		return nil
-	})
-}
-
-func (rs *rootState) scanFile(ctx context.Context, how *scan, row *scanned) error {
-	schema := how.schema
-	file, closer, err := rs.openFile(ctx, row.rel, row.st)
-	if err != nil {
-		return err
-	}
-	defer closer.Close()
-	file.Schema = schema
-	_, listing := rs.format.(packed.Listing)
-	elsewhere := listing || packed.InBlocks(how.a.Scheme, row.rel) // its samples do not lie in it as they are
-	row.found, err = how.format.Scan(ctx, how.a, file, func(s packed.Sample) error {
-		switch {
-		case (schema != nil || elsewhere) && (s.Off < 0 || s.Size < 1): // they are for the format alone
-			return fmt.Errorf("sample %q has the place %d and %d bytes", s.Key, s.Off, s.Size)
-		case schema == nil && !elsewhere && (s.Off < 0 || s.Size < 1 || s.Off > row.st.size-s.Size):
-			return fmt.Errorf("sample %q should lie at bytes %d to %d of %d", s.Key, s.Off, s.Off+s.Size, row.st.size)
-		case s.Label < -1 || s.Label > math.MaxInt32:
-			return fmt.Errorf("sample %q has the label %d; labels are 0 to %d", s.Key, s.Label, math.MaxInt32)
-		case len(row.samples) >= maxSamples:
-			return fmt.Errorf("it has more than %d samples", int64(maxSamples))
-		}
-		row.samples = append(row.samples, s)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if how.a.At != nil { // every read was of the version that it had
-		return nil
-	}
-	if now, err := rs.statFile(row.rel, nil); err != nil || now != row.st {
-		return errors.New("it changed while it was scanned")
-	}
-	return nil
 }
 
 type besideFile struct {

@@ -453,6 +453,24 @@ class GetStatsResponse(TypedDict, total=False):
     stats: StatsMessage
 
 
+class IndexingMessage(TypedDict, total=False):
+    """How far the index of a dataset is; without files, of a folder."""
+
+    uri: str
+    samples: Integer
+    files: Integer
+    allFiles: Integer
+    bytes: Integer
+    allBytes: Integer
+    looked: Integer
+
+
+class StatusResponse(TypedDict, total=False):
+    """The status of a daemon, as far as this client reads it."""
+
+    indexing: list[IndexingMessage]
+
+
 MethodName = Literal[
     "RegisterJob",
     "AddRecords",
@@ -464,6 +482,7 @@ MethodName = Literal[
     "InspectDataset",
     "ResolveKeys",
     "GetStats",
+    "Status",
 ]
 
 
@@ -484,3 +503,4 @@ LIST_DATASETS = Method[Empty, ListDatasetsResponse]("ListDatasets")
 INSPECT_DATASET = Method[InspectDatasetRequest, InspectDatasetResponse]("InspectDataset")
 RESOLVE_KEYS = Method[ResolveKeysRequest, ResolveKeysResponse]("ResolveKeys")
 GET_STATS = Method[Empty, GetStatsResponse]("GetStats")
+STATUS = Method[Empty, StatusResponse]("Status")

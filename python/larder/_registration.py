@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 
 from . import _builtin, _daemon, _messages, _mix, _nested
 from ._batches import Batches
 from ._caller import warn
-from ._messages import JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
+from ._messages import Empty, IndexingMessage, JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
 from ._ragged import Ragged
 from ._session import Session
 from ._shared import Loaded, Shared
@@ -25,6 +26,7 @@ from .errors import (
 )
 
 _PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
+_LOOK = 5.0  # seconds a registration waits before it says how far the index of its dataset is
 _warned: set[tuple[str, str]] = set()  # datasets and notes that this process was warned of
 
 
@@ -60,7 +62,7 @@ def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: fl
     patience = time.monotonic() + (shared.timeout if several else min(_PATIENCE, shared.timeout))
     while True:
         try:
-            return s.call(_messages.REGISTER_JOB, body, deadline)
+            return s.call(_messages.REGISTER_JOB, body, deadline, (_LOOK, lambda: _tell_index(s)))
         except DeadlineError as e:
             e.hint = (
                 "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, "
@@ -71,6 +73,29 @@ def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: fl
             if time.monotonic() > min(patience, deadline - 0.1):
                 raise
             time.sleep(0.05)
+
+
+def _tell_index(s: Session) -> None:
+    """Prints how far the indexes are that the daemon makes, for one of them is what a registration waits for."""
+    body: Empty = {}
+    try:
+        status = s.call(_messages.STATUS, body, time.monotonic() + 1.0)
+    except Error:  # an old daemon, or a busy one: the wait goes on, and its own error counts
+        return
+    for x in status.get("indexing") or ():
+        print(f"larder: waiting for the index of {x.get('uri', '')}: {_how_far(x)}", file=sys.stderr, flush=True)
+
+
+def _how_far(x: IndexingMessage) -> str:
+    files, size = int(x.get("allFiles") or 0), int(x.get("allBytes") or 0)
+    looked = int(x.get("looked") or 0)
+    text = f"{int(x.get('samples') or 0)} samples"
+    if not files and looked:
+        text = f"{looked >> 20} MiB read to find the fields of the samples"
+    if files:
+        share = 100 * int(x.get("bytes") or 0) // max(1, size)
+        text += f", {int(x.get('files') or 0)} of {files} files, {share} % of {size >> 20} MiB"
+    return text + " (`larder status` shows it)"
 
 
 def _shape(shared: Shared) -> None:

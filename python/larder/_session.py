@@ -36,6 +36,7 @@ _CHUNK = 1 << 16
 _AT_ONCE = (socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,)
 _SMALL = 4096  # bytes a Unix socket takes in one piece
 
+Aside = tuple[float, Callable[[], None]]  # seconds, and what is called after them
 _send_quietly: Callable[..., Any] | None
 try:
     import ctypes
@@ -421,10 +422,11 @@ class Session:
 
     # ---- calls
 
-    def request(self, type_: int, payload: bytes, deadline: float, what: str) -> Frame:
+    def request(self, type_: int, payload: bytes, deadline: float, what: str, aside: Aside | None = None) -> Frame:
         """Sends a request and waits for its answer; raises what ERROR says.
 
-        ``what`` names in words what is waited for.
+        ``what`` names in words what is waited for. ``aside`` is called once, after so many seconds without an answer;
+        it may send requests of its own.
         """
         if not self.usable:
             raise self._unusable()
@@ -433,12 +435,17 @@ class Session:
         self._waiting.add(rid)
         try:
             self._send(_wire.pack(type_, rid, payload), deadline, what)
+            aside_at = time.monotonic() + aside[0] if aside is not None else deadline
             while True:
                 f = self._received.results.pop(rid, None)
                 if f is not None:
                     break
-                if not self.pump(deadline):
+                if self.pump(min(deadline, aside_at)):
+                    continue
+                if aside is None or aside_at >= deadline:
                     raise self._late(what)
+                aside_at = deadline
+                aside[1]()
         finally:
             self._waiting.discard(rid)
         if f.type == _wire.ERROR:
@@ -455,10 +462,12 @@ class Session:
         self.daemon_pid = int(answer.get("pid") or 0)
         self.daemon_version = str(answer.get("version", ""))
 
-    def call(self, method: Method[Request, Response], body: Request, deadline: float) -> Response:
-        """Calls a method of LarderService."""
+    def call(
+        self, method: Method[Request, Response], body: Request, deadline: float, aside: Aside | None = None
+    ) -> Response:
+        """Calls a method of LarderService; ``aside`` is that of request."""
         payload = _wire.dump({"method": method.name, "body": body})
-        f = self.request(_wire.CALL, payload, deadline, f"the daemon at {self.path} to answer {method.name}")
+        f = self.request(_wire.CALL, payload, deadline, f"the daemon at {self.path} to answer {method.name}", aside)
         if f.type != _wire.RESULT:
             raise self.fail(_wire.protocol_error(f"{_wire.NAMES[f.type - 1]} in answer to {method.name}"))
         return cast(Response, _wire.parse_json(f.payload))

@@ -199,7 +199,7 @@ func floatOf(s string) (float64, error) {
 func (csv) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
-	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other) (*shapes, error) {
+	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other, _ int) (*shapes, error) {
 		return inferCSV(ctx, a, path, f)
 	})
 	if err != nil {

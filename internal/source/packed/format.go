@@ -24,6 +24,8 @@ type File struct {
 	Beside func(path string) (Other, error)
 	// Schema is what a format of records gave for the whole dataset; nil = samples are an image and a label.
 	Schema *record.Schema
+	// Goroutines is how many a scan may use; 0 = 1.
+	Goroutines int
 	// ID names the file and its content: place, path, size and version. Spool keeps what is unpacked of files. Both are
 	// set for Open.
 	ID    string

@@ -23,8 +23,8 @@ func (jsonl) Files(a Address) (files, beside []string, err error) {
 func (jsonl) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
-	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other) (*shapes, error) {
-		return inferJSON(ctx, a, path, f)
+	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other, each int) (*shapes, error) {
+		return inferJSON(ctx, a, File{ReaderAt: f, Path: path, Size: f.Len(), Goroutines: each}, pieceBytes)
 	})
 	if err != nil {
 		return record.Schema{}, err
@@ -36,24 +36,57 @@ func (jsonl) Schema(
 }
 
 // inferJSON looks at every line of a file; nil = it has none.
-func inferJSON(ctx context.Context, a Address, path string, f Other) (*shapes, error) {
-	s := &shapes{of: map[string]shape{}}
-	wanted := a.Fields()
-	first := true
-	err := forLines(ctx, path, f, f.Len(), false, func(x line) error {
-		if len(bytes.TrimSpace(x.text)) == 0 {
-			return nil
+func inferJSON(ctx context.Context, a Address, f File, piece int64) (*shapes, error) {
+	if f.Goroutines > 1 && !isPacked(f.Path) && f.Size > piece {
+		s, err := inferPieces(ctx, a, f, piece)
+		if err == nil || ctx.Err() != nil {
+			return s, err
 		}
-		if err := s.object(x.text, wanted, first); err != nil {
-			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, err)
+		// What is wrong with a line depends on those before it: reading from the front finds the words.
+	}
+	s, wanted := newShapes(), a.Fields()
+	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+		if err := s.line(x.text, wanted); err != nil {
+			return lineError(x.n, x.off, err)
 		}
-		first = false
 		return nil
 	})
-	if err != nil || first {
+	if err != nil || !s.begun {
 		return nil, err
 	}
 	return s, nil
+}
+
+// inferPieces is inferJSON of a large file.
+func inferPieces(ctx context.Context, a Address, f File, piece int64) (*shapes, error) {
+	var all *shapes
+	wanted := a.Fields()
+	p := pieces[*shapes]{r: f.ReaderAt, size: f.Size, piece: piece, most: min(f.Goroutines, maxPieces), begin: newShapes,
+		line: func(s *shapes, x line) error { return s.line(x.text, wanted) },
+		take: func(s *shapes, _, _ int64) error {
+			switch {
+			case !s.begun:
+			case all == nil:
+				all = s
+			default:
+				return all.merge(s, f.Path)
+			}
+			return nil
+		}}
+	err := p.run(ctx)
+	return all, err
+}
+
+func newShapes() *shapes { return &shapes{of: map[string]shape{}} }
+
+// line takes a line, which may be empty.
+func (s *shapes) line(b []byte, wanted []string) error {
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil
+	}
+	err := s.object(b, wanted, !s.begun)
+	s.begun = true
+	return err
 }
 
 // object takes a line. wanted are the fields that are looked at; nil = all.
@@ -107,24 +140,24 @@ func (s *shapes) object(b []byte, wanted []string, first bool) error {
 func (jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
 	l := &lines{f: f}
 	label := labelOf(f.Schema)
-	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
-		if len(bytes.TrimSpace(x.text)) == 0 {
-			return nil
+	err := scanLines(ctx, f, pieceBytes, func(x line) (n int64, ok bool, err error) {
+		n = -1
+		switch {
+		case len(bytes.TrimSpace(x.text)) == 0:
+			return n, false, nil
+		case label == "":
+			return n, true, nil
 		}
-		s := l.sample(x)
-		s.Size = max(s.Size, 1)
-		if label == "" {
-			return emit(s)
-		}
-		err := splitObject(x.text, func(key string, raw []byte) error {
+		err = splitObject(x.text, func(key string, raw []byte) error {
 			if key == label {
-				s.Label = labelFrom(raw)
+				n = labelFrom(raw)
 			}
 			return nil
 		})
-		if err != nil {
-			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, err)
-		}
+		return n, true, err
+	}, func(n int64, x line) error {
+		s := l.sample(x)
+		s.Label = n
 		return emit(s)
 	})
 	return Found{}, err

@@ -107,26 +107,32 @@ func (parquetFiles) Schema(
 ) (record.Schema, error) {
 	var s *record.Schema
 	rows := int64(0)
+	errs := make([]error, len(files))
 	for i, path := range files {
 		if ctx.Err() != nil {
-			return record.Schema{}, ctx.Err()
+			break
 		}
 		f, err := open(path)
 		if err != nil {
-			return record.Schema{}, err
+			errs[i] = err
+			continue
 		}
 		t, err := openParquet(a, f, f.Len(), s)
 		_ = f.Close() // nothing was written, so nothing can be lost
 		if err != nil {
-			return record.Schema{}, fmt.Errorf("%s: %w", filepath.Base(path), err)
+			errs[i] = fmt.Errorf("%s: %w", filepath.Base(path), err)
+			continue
 		}
 		for _, g := range t.Groups {
 			rows += g.Rows
 		}
-		if i == 0 {
+		if s == nil {
 			first := schemaOf(t.columns)
 			s = &first
 		}
+	}
+	if err := damagedFiles(ctx, errs); err != nil {
+		return record.Schema{}, err
 	}
 	if rows == 0 {
 		return record.Schema{}, errors.New("its files have no rows")

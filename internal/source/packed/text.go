@@ -3,7 +3,6 @@ package packed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"unicode/utf8"
 
 	"larder/internal/record"
@@ -29,12 +28,12 @@ func (text) Schema(
 
 func (text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
 	l := &lines{f: f}
-	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+	err := scanLines(ctx, f, pieceBytes, func(x line) (none struct{}, ok bool, err error) {
 		if !utf8.Valid(x.text) {
-			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, errNoUTF8)
+			return none, false, errNoUTF8
 		}
-		return emit(l.sample(x))
-	})
+		return none, true, nil
+	}, func(_ struct{}, x line) error { return emit(l.sample(x)) })
 	return Found{}, err
 }
 

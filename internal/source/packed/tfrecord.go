@@ -120,28 +120,22 @@ func (tfrecord) Schema(
 		next <- i
 	}
 	close(next)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
 	for range min(4, len(files)) {
 		wg.Go(func() {
 			for i := range next {
-				if errs[i] = seen[i].file(ctx, files[i], open); errs[i] != nil {
-					cancel()
+				if ctx.Err() != nil {
+					return
 				}
+				errs[i] = seen[i].file(ctx, files[i], open)
 			}
 		})
 	}
 	wg.Wait()
-	all := tfSeen{}
-	for i := range files {
-		if errs[i] != nil && !errors.Is(errs[i], context.Canceled) {
-			return record.Schema{}, errs[i]
-		}
-	}
-	if err := ctx.Err(); err != nil {
+	if err := damagedFiles(ctx, errs); err != nil {
 		return record.Schema{}, err
 	}
+	all := tfSeen{}
 	for i := range files {
 		if err := all.merge(&seen[i]); err != nil {
 			return record.Schema{}, fmt.Errorf("%s: %w", filepath.Base(files[i]), err)

@@ -111,6 +111,7 @@ type shapes struct {
 	names []string
 	all   []string // with those that are not asked for, of the first line
 	of    map[string]shape
+	begun bool // a line was taken
 }
 
 // merge joins what two files say of the same fields.
@@ -143,41 +144,48 @@ func (s *shapes) schema() record.Schema {
 }
 
 // inferAll looks at all files, some beside each other, and joins what they say. Files without samples count for
-// nothing.
+// nothing, and those that cannot be read are named together.
 func inferAll(
 	ctx context.Context, files []string, open func(string) (Other, error),
-	infer func(ctx context.Context, path string, f Other) (*shapes, error),
+	infer func(ctx context.Context, path string, f Other, goroutines int) (*shapes, error),
 ) (*shapes, error) {
-	found := make([]*shapes, len(files))
-	g, ctx := errgroup.WithContext(ctx)
+	found, errs := make([]*shapes, len(files)), make([]error, len(files))
+	each := max(1, runtime.GOMAXPROCS(0)/max(1, len(files)))
+	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, path := range files {
+		if ctx.Err() != nil {
+			break
+		}
 		g.Go(func() error {
 			f, err := open(path)
-			if err != nil {
-				return fmt.Errorf("%s: %w", path, err)
+			if err == nil {
+				defer f.Close()
+				found[i], err = infer(ctx, path, f, each)
 			}
-			defer f.Close()
-			if found[i], err = infer(ctx, path, f); err != nil {
-				return fmt.Errorf("%s: %w", path, err)
+			if err != nil {
+				errs[i] = fmt.Errorf("%s: %w", path, err)
 			}
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
+	_ = g.Wait() // errs has what went wrong
+	if err := damagedFiles(ctx, errs); err != nil {
 		return nil, err
 	}
 	var all *shapes
+	errs = make([]error, len(files))
 	for i, s := range found {
 		switch {
 		case s == nil:
 		case all == nil:
 			all = s
 		default:
-			if err := all.merge(s, files[i]); err != nil {
-				return nil, err
-			}
+			errs[i] = all.merge(s, files[i])
 		}
+	}
+	if err := damagedFiles(ctx, errs); err != nil {
+		return nil, err
 	}
 	if all == nil {
 		return nil, errors.New("its files hold no sample")

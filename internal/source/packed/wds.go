@@ -138,6 +138,14 @@ type group struct {
 	members    map[string][]byte
 }
 
+// behind says which sample came last, for messages.
+func (g *group) behind() string {
+	if !g.any {
+		return ""
+	}
+	return fmt.Sprintf(", behind sample %q", g.key)
+}
+
 // has reports whether a sample has all parts of a record.
 func (g *group) has(parts []part) bool {
 	return !slices.ContainsFunc(parts, func(p part) bool {
@@ -232,7 +240,7 @@ func (w *tarWalk) run(ctx context.Context) error {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			if w.in.ended() { // the blocks of zeros that end a tar file are missing
-				return fmt.Errorf("it has %d bytes and is cut after the member at byte %d", w.size, head)
+				return fmt.Errorf("it has %d bytes and is cut after the member at byte %d%s", w.size, head, g.behind())
 			}
 			if err := flush(); err != nil {
 				return err
@@ -240,7 +248,7 @@ func (w *tarWalk) run(ctx context.Context) error {
 			return w.in.rest()
 		}
 		if err != nil {
-			return fmt.Errorf("after byte %d: %w", head, err)
+			return fmt.Errorf("after byte %d%s: %w", head, g.behind(), err)
 		}
 		next = roundBlock(w.in.where() + h.Size)
 		key, ext := splitMember(h.Name)

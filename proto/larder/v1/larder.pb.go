@@ -7133,6 +7133,124 @@ func (x *StopResponse) GetDurable() bool {
 	return false
 }
 
+// Indexing is how far the index of a dataset is.
+type Indexing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uri of the dataset.
+	Uri string `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
+	// since wall-clock time.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// samples found.
+	Samples uint64 `protobuf:"varint,3,opt,name=samples,proto3" json:"samples,omitempty"`
+	// files that are scanned, of packed files.
+	Files uint64 `protobuf:"varint,4,opt,name=files,proto3" json:"files,omitempty"`
+	// all_files that are to be scanned; 0 = not known yet, or a folder.
+	AllFiles uint64 `protobuf:"varint,5,opt,name=all_files,json=allFiles,proto3" json:"all_files,omitempty"`
+	// kept_files of files that an earlier try has scanned.
+	KeptFiles uint64 `protobuf:"varint,6,opt,name=kept_files,json=keptFiles,proto3" json:"kept_files,omitempty"`
+	// bytes of these files: how far the scans are in them.
+	Bytes uint64 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// all_bytes of all_files.
+	AllBytes uint64 `protobuf:"varint,8,opt,name=all_bytes,json=allBytes,proto3" json:"all_bytes,omitempty"`
+	// looked bytes read for the fields of the samples, before the scan.
+	Looked        uint64 `protobuf:"varint,9,opt,name=looked,proto3" json:"looked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Indexing) Reset() {
+	*x = Indexing{}
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Indexing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Indexing) ProtoMessage() {}
+
+func (x *Indexing) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Indexing.ProtoReflect.Descriptor instead.
+func (*Indexing) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *Indexing) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *Indexing) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Indexing) GetSamples() uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Indexing) GetFiles() uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *Indexing) GetAllFiles() uint64 {
+	if x != nil {
+		return x.AllFiles
+	}
+	return 0
+}
+
+func (x *Indexing) GetKeptFiles() uint64 {
+	if x != nil {
+		return x.KeptFiles
+	}
+	return 0
+}
+
+func (x *Indexing) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Indexing) GetAllBytes() uint64 {
+	if x != nil {
+		return x.AllBytes
+	}
+	return 0
+}
+
+func (x *Indexing) GetLooked() uint64 {
+	if x != nil {
+		return x.Looked
+	}
+	return 0
+}
+
 // StatusRequest asks for the status.
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7142,7 +7260,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7154,7 +7272,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7167,7 +7285,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -7221,6 +7339,8 @@ type StatusResponse struct {
 	Decoding string `protobuf:"bytes,23,opt,name=decoding,proto3" json:"decoding,omitempty"`
 	// failing: datasets whose storage does not answer, without counters.
 	Failing []*DatasetStats `protobuf:"bytes,24,rep,name=failing,proto3" json:"failing,omitempty"`
+	// indexing: datasets whose index is under way, the oldest first; to other users those whose folders they may list.
+	Indexing []*Indexing `protobuf:"bytes,25,rep,name=indexing,proto3" json:"indexing,omitempty"`
 	// withheld: log, state_dir and the last error are not shown to this user, who is not the daemon's.
 	Withheld      bool `protobuf:"varint,30,opt,name=withheld,proto3" json:"withheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -7229,7 +7349,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7241,7 +7361,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7254,7 +7374,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -7425,6 +7545,13 @@ func (x *StatusResponse) GetFailing() []*DatasetStats {
 	return nil
 }
 
+func (x *StatusResponse) GetIndexing() []*Indexing {
+	if x != nil {
+		return x.Indexing
+	}
+	return nil
+}
+
 func (x *StatusResponse) GetWithheld() bool {
 	if x != nil {
 		return x.Withheld
@@ -7449,7 +7576,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7461,7 +7588,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7474,7 +7601,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -7524,7 +7651,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7536,7 +7663,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7549,7 +7676,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -7598,7 +7725,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7610,7 +7737,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7623,7 +7750,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -7650,7 +7777,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7662,7 +7789,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7675,7 +7802,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -7725,7 +7852,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[93]
+	mi := &file_larder_v1_larder_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7737,7 +7864,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[93]
+	mi := &file_larder_v1_larder_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7750,7 +7877,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -7813,7 +7940,7 @@ type StoreStats struct {
 
 func (x *StoreStats) Reset() {
 	*x = StoreStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[94]
+	mi := &file_larder_v1_larder_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7825,7 +7952,7 @@ func (x *StoreStats) String() string {
 func (*StoreStats) ProtoMessage() {}
 
 func (x *StoreStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[94]
+	mi := &file_larder_v1_larder_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7838,7 +7965,7 @@ func (x *StoreStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
 func (*StoreStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{94}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *StoreStats) GetName() string {
@@ -8461,8 +8588,19 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\n" +
 	"unfinished\x18\x04 \x03(\tR\n" +
 	"unfinished\x12\x18\n" +
-	"\adurable\x18\x05 \x01(\bR\adurable\"\x0f\n" +
-	"\rStatusRequest\"\xba\x06\n" +
+	"\adurable\x18\x05 \x01(\bR\adurable\"\x85\x02\n" +
+	"\bIndexing\x12\x10\n" +
+	"\x03uri\x18\x01 \x01(\tR\x03uri\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\asamples\x18\x03 \x01(\x04R\asamples\x12\x14\n" +
+	"\x05files\x18\x04 \x01(\x04R\x05files\x12\x1b\n" +
+	"\tall_files\x18\x05 \x01(\x04R\ballFiles\x12\x1d\n" +
+	"\n" +
+	"kept_files\x18\x06 \x01(\x04R\tkeptFiles\x12\x14\n" +
+	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x1b\n" +
+	"\tall_bytes\x18\b \x01(\x04R\ballBytes\x12\x16\n" +
+	"\x06looked\x18\t \x01(\x04R\x06looked\"\x0f\n" +
+	"\rStatusRequest\"\xeb\x06\n" +
 	"\x0eStatusResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -8495,7 +8633,8 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"last_error\x18\x15 \x01(\tR\tlastError\x12>\n" +
 	"\rlast_error_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\vlastErrorAt\x12\x1a\n" +
 	"\bdecoding\x18\x17 \x01(\tR\bdecoding\x121\n" +
-	"\afailing\x18\x18 \x03(\v2\x17.larder.v1.DatasetStatsR\afailing\x12\x1a\n" +
+	"\afailing\x18\x18 \x03(\v2\x17.larder.v1.DatasetStatsR\afailing\x12/\n" +
+	"\bindexing\x18\x19 \x03(\v2\x13.larder.v1.IndexingR\bindexing\x12\x1a\n" +
 	"\bwithheld\x18\x1e \x01(\bR\bwithheld\"j\n" +
 	"\fHelloRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x17\n" +
@@ -8584,7 +8723,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -8674,33 +8813,34 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*AttachResponse)(nil),         // 85: larder.v1.AttachResponse
 	(*StopRequest)(nil),            // 86: larder.v1.StopRequest
 	(*StopResponse)(nil),           // 87: larder.v1.StopResponse
-	(*StatusRequest)(nil),          // 88: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 89: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 90: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 91: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 92: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 93: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 94: larder.v1.EpochEnd
-	(*StoreStats)(nil),             // 95: larder.v1.StoreStats
-	nil,                            // 96: larder.v1.Counters.HitsEntry
-	nil,                            // 97: larder.v1.Counters.EvictionsEntry
-	nil,                            // 98: larder.v1.WorkerStats.SecondsEntry
-	(*durationpb.Duration)(nil),    // 99: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 100: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 101: google.protobuf.Timestamp
+	(*Indexing)(nil),               // 88: larder.v1.Indexing
+	(*StatusRequest)(nil),          // 89: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 90: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 91: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 92: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 93: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 94: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 95: larder.v1.EpochEnd
+	(*StoreStats)(nil),             // 96: larder.v1.StoreStats
+	nil,                            // 97: larder.v1.Counters.HitsEntry
+	nil,                            // 98: larder.v1.Counters.EvictionsEntry
+	nil,                            // 99: larder.v1.WorkerStats.SecondsEntry
+	(*durationpb.Duration)(nil),    // 100: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 101: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 102: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	99,  // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	100, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	100, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	101, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	3,   // 2: larder.v1.Schema.fields:type_name -> larder.v1.SchemaField
 	2,   // 3: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
 	4,   // 4: larder.v1.JobSpec.schema:type_name -> larder.v1.Schema
-	99,  // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
-	96,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	97,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	100, // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
+	97,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	98,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	10,  // 8: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
 	11,  // 9: larder.v1.Wait.outage:type_name -> larder.v1.Outage
-	99,  // 10: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	100, // 10: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
 	17,  // 11: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
 	6,   // 12: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
 	11,  // 13: larder.v1.DatasetStats.outage:type_name -> larder.v1.Outage
@@ -8710,20 +8850,20 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	9,   // 17: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	7,   // 18: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	8,   // 19: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	101, // 20: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	102, // 20: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
 	10,  // 21: larder.v1.Job.wait:type_name -> larder.v1.Wait
 	15,  // 22: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
 	4,   // 23: larder.v1.Job.schema:type_name -> larder.v1.Schema
-	98,  // 24: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	99,  // 24: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
 	18,  // 25: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	101, // 26: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	99,  // 27: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	102, // 26: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	100, // 27: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	6,   // 28: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	14,  // 29: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	20,  // 30: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
 	22,  // 31: larder.v1.Stats.devices:type_name -> larder.v1.Device
 	25,  // 32: larder.v1.Stats.split:type_name -> larder.v1.Split
-	95,  // 33: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	96,  // 33: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
 	24,  // 34: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
 	13,  // 35: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
 	1,   // 36: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
@@ -8744,7 +8884,7 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	14,  // 51: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
 	17,  // 52: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
 	17,  // 53: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	100, // 54: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	101, // 54: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
 	4,   // 55: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
 	17,  // 56: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
 	17,  // 57: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
@@ -8765,81 +8905,83 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	78,  // 72: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
 	79,  // 73: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
 	5,   // 74: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	99,  // 75: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	99,  // 76: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	99,  // 77: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	99,  // 78: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	99,  // 79: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	100, // 75: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	100, // 76: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	100, // 77: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	100, // 78: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	100, // 79: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
 	80,  // 80: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
 	6,   // 81: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	99,  // 82: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	100, // 82: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
 	23,  // 83: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
 	14,  // 84: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
 	84,  // 85: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	99,  // 86: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	101, // 87: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	99,  // 88: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	101, // 89: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	13,  // 90: larder.v1.StatusResponse.failing:type_name -> larder.v1.DatasetStats
-	8,   // 91: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	7,   // 92: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	27,  // 93: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	37,  // 94: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	39,  // 95: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	41,  // 96: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	43,  // 97: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	45,  // 98: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	47,  // 99: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	49,  // 100: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	53,  // 101: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	55,  // 102: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	51,  // 103: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	57,  // 104: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	59,  // 105: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	61,  // 106: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	63,  // 107: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	65,  // 108: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	67,  // 109: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	69,  // 110: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	30,  // 111: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	32,  // 112: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	35,  // 113: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	72,  // 114: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	74,  // 115: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	86,  // 116: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	88,  // 117: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	81,  // 118: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	28,  // 119: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	38,  // 120: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	40,  // 121: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	42,  // 122: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	44,  // 123: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	46,  // 124: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	48,  // 125: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	50,  // 126: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	54,  // 127: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	56,  // 128: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	52,  // 129: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	58,  // 130: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	60,  // 131: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	62,  // 132: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	64,  // 133: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	66,  // 134: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	68,  // 135: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	70,  // 136: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	31,  // 137: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	33,  // 138: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	36,  // 139: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	73,  // 140: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	75,  // 141: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	87,  // 142: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	89,  // 143: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	82,  // 144: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	119, // [119:145] is the sub-list for method output_type
-	93,  // [93:119] is the sub-list for method input_type
-	93,  // [93:93] is the sub-list for extension type_name
-	93,  // [93:93] is the sub-list for extension extendee
-	0,   // [0:93] is the sub-list for field type_name
+	100, // 86: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	102, // 87: larder.v1.Indexing.since:type_name -> google.protobuf.Timestamp
+	102, // 88: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	100, // 89: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	102, // 90: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	13,  // 91: larder.v1.StatusResponse.failing:type_name -> larder.v1.DatasetStats
+	88,  // 92: larder.v1.StatusResponse.indexing:type_name -> larder.v1.Indexing
+	8,   // 93: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 94: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	27,  // 95: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	37,  // 96: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	39,  // 97: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	41,  // 98: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	43,  // 99: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	45,  // 100: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	47,  // 101: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	49,  // 102: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	53,  // 103: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	55,  // 104: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	51,  // 105: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	57,  // 106: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	59,  // 107: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	61,  // 108: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	63,  // 109: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	65,  // 110: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	67,  // 111: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	69,  // 112: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	30,  // 113: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	32,  // 114: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	35,  // 115: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	72,  // 116: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	74,  // 117: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	86,  // 118: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	89,  // 119: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	81,  // 120: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	28,  // 121: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	38,  // 122: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	40,  // 123: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	42,  // 124: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	44,  // 125: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	46,  // 126: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	48,  // 127: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	50,  // 128: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	54,  // 129: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	56,  // 130: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	52,  // 131: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	58,  // 132: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	60,  // 133: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	62,  // 134: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	64,  // 135: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	66,  // 136: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	68,  // 137: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	70,  // 138: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	31,  // 139: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	33,  // 140: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	36,  // 141: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	73,  // 142: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	75,  // 143: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	87,  // 144: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	90,  // 145: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	82,  // 146: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	121, // [121:147] is the sub-list for method output_type
+	95,  // [95:121] is the sub-list for method input_type
+	95,  // [95:95] is the sub-list for extension type_name
+	95,  // [95:95] is the sub-list for extension extendee
+	0,   // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -8856,7 +8998,7 @@ func file_larder_v1_larder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   98,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
