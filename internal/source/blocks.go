@@ -185,6 +185,7 @@ const openAtOnce = 16
 // piecesOf are the pieces of the files of a version, by row of dirs: nothing for one that is not decoded in pieces.
 func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) ([][]packed.Block, error) {
 	out := make([][]packed.Block, len(snap.dirs))
+	cut := make([]packed.ByPlace, len(snap.dirs)) // those whose samples say the pieces
 	first := make([]ident.ObjectID, len(snap.dirs)) // a sample of each
 	for i := range first {
 		first[i] = NoObject
@@ -209,7 +210,7 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 				return
 			}
 			var err error
-			if out[i], err = c.piecesIn(ctx, rs, snap, x, uint32(i)); err != nil {
+			if out[i], cut[i], err = c.piecesIn(ctx, rs, snap, x, uint32(i)); err != nil {
 				cancel(err)
 			}
 		})
@@ -218,28 +219,54 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
+	c.cutByPlace(snap, cut, out)
 	return out, nil
 }
 
-// piecesIn opens one file.
+// cutByPlace finds the pieces of files by the places of their samples.
+func (c *Catalog) cutByPlace(snap *snapshot, cut []packed.ByPlace, out [][]packed.Block) {
+	for s := range snap.objs {
+		i := snap.dirOf[s]
+		if cut[i] == nil || !snap.Live(sampleID(s)) {
+			continue
+		}
+		row, _ := c.objects.get(snap.objs[s])
+		first := packed.Block{First: cut[i].Piece(row.off)}
+		if n := len(out[i]); n == 0 || out[i][n-1] != first { // samples are in the order of the file, mostly
+			out[i] = append(out[i], first)
+		}
+	}
+	for i := range cut {
+		if cut[i] != nil {
+			slices.SortFunc(out[i], func(a, b packed.Block) int { return cmp.Compare(a.First, b.First) })
+			out[i] = slices.Compact(out[i])
+		}
+	}
+}
+
+// piecesIn opens one file, whose samples say the pieces where by is not nil.
 func (c *Catalog) piecesIn(
 	ctx context.Context, rs *rootState, snap *snapshot, x ident.ObjectID, dir uint32,
-) ([]packed.Block, error) {
+) (pieces []packed.Block, by packed.ByPlace, err error) {
 	d := &snap.dirs[dir]
 	row, _ := c.objects.get(x)
 	f, err := c.openOnce(ctx, rs, snap, openKey{keyOfFile(rs.index, dir, d, row.mtime), snap.mark}, d)
 	if err != nil {
 		c.noteChange(x, err)
 		if ofPlace(err) || ctx.Err() != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return nil, readError(join(snap.root, d.rel), err)
+		return nil, nil, readError(join(snap.root, d.rel), err)
 	}
 	defer c.files.done(f, false)
-	if p, ok := f.rows.(packed.InPieces); ok {
-		return p.Blocks(), nil
+	switch p := f.rows.(type) {
+	case packed.ByPlace:
+		return nil, p, nil
+	case packed.InPieces:
+		return p.Blocks(), nil, nil
 	}
-	return nil, errs.New(errs.Internal, printable(d.rel), "this is a bug of larder", "%s has no blocks", printable(d.rel))
+	name := printable(d.rel)
+	return nil, nil, errs.New(errs.Internal, name, "this is a bug of larder", "%s has no blocks", name)
 }
 
 // placed is where a sample lies.

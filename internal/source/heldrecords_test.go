@@ -14,6 +14,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/source/packed"
 	"larder/internal/spool"
+	"larder/internal/xrand"
 )
 
 // countedSpool counts the blocks that are asked for.
@@ -32,6 +33,18 @@ func decodedSets(t *testing.T) (sets map[string]map[string]string, pieces map[st
 	sets, pieces = recordSets(t), map[string]int{}
 	sets["csv:%s/c.csv.zst"] = map[string]string{"c.csv.zst": string(zstdOf(t, []byte("x,y\n1,2\n3,4\n")))}
 	sets["jsonl:%s/l.jsonl.gz"] = map[string]string{"l.jsonl.gz": string(gzipOf(t, []byte("{\"x\": 1}\n{\"x\": 2}\n")))}
+	var frames []byte // of one MiB, in runs of four
+	r := xrand.New(6)
+	for range 9 {
+		frame := make([]byte, 1<<20)
+		for i := range frame {
+			if frame[i] = ' ' + byte(r.Uint64()&63); i%(100<<10) == 0 {
+				frame[i] = '\n'
+			}
+		}
+		frames = append(frames, zstdOf(t, frame)...)
+	}
+	sets["text:%s/f.txt.zst"] = map[string]string{"f.txt.zst": string(frames)}
 	for uri := range sets { // order-free
 		scheme, at, _ := strings.Cut(uri, ":")
 		at, _, _ = strings.Cut(at, "?")
@@ -45,6 +58,7 @@ func decodedSets(t *testing.T) (sets map[string]map[string]string, pieces map[st
 	sets["mds:%s/z?fields=text"] = map[string]string{"z/index.json": packedIndex("zstd", len(mds)),
 		"z/shard.00000.mds.zstd": string(zstdOf(t, []byte(mds)))}
 	pieces["mds:%s/z?fields=text"] = 1
+	pieces["text:%s/f.txt.zst"] = 3
 	pieces["parquet:%s/p.parquet"] = 4 // ten rows, three in a row group
 	pieces["hf:%s/rows.arrow"] = 2
 	if len(sets) < 8 {

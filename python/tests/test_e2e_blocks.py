@@ -5,6 +5,7 @@ jobs and more, a state taken in the middle, subsets, files that change.
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_files import FORMATS, row
+from block_files import FORMATS, LONG, row
 from real import formats, pillow
 
 HERE = Path(__file__).resolve()
@@ -25,9 +26,9 @@ NAMES = {"tars": ("cls", "txt", "png")}
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
 
-def write(out: Path, rows: int, seed: int) -> Path:
+def write(out: Path, rows: int, seed: int, *names: str) -> Path:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "home")}
-    script = [formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed)]
+    script = [formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed), *names]
     subprocess.run(script, check=True, timeout=600, env=env, stderr=sys.stderr)
     return out
 
@@ -44,8 +45,8 @@ def numbers(name: str, batch: dict[str, Any]) -> list[int]:
     out = []
     for k, i in enumerate(np.asarray(batch[number]).tolist()):
         want = row(i)
-        assert batch[text][k] == want["text"]
-        if name != "lines":
+        assert batch[text][k] == want["text"] * (LONG if name == "frames" else 1)
+        if name not in ("lines", "frames"):
             pixels = batch[image][k]  # columns that are not said to be images are bytes
             pixels = np.asarray(pillow().open(io.BytesIO(pixels)) if isinstance(pixels, bytes) else pixels)
             assert pixels.shape == (3 + i % 5, 4, 3)
@@ -106,7 +107,7 @@ def test_two_jobs_read_each_block_once(real, sets, name):
         x.close()
 
 
-@pytest.mark.parametrize("name", ["parquet", "shuffled", "tars"])
+@pytest.mark.parametrize("name", ["parquet", "shuffled", "tars", "frames"])
 def test_an_epoch_goes_on_in_the_middle(real, sets, name):
     uri = (sets / f"{name}.uri").read_text()
     arguments: dict[str, Any] = {
@@ -128,6 +129,25 @@ def test_an_epoch_goes_on_in_the_middle(real, sets, name):
     assert sorted(got) == list(range(ROWS))
     assert sorted(drained(name, again)) == list(range(ROWS))
     again.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_lines_of_frames_are_those_of_their_readers(real, tmp_path, seed):
+    """Each member of gzip and frame of zstd ends anywhere in a line; a run of them is what is unpacked at once."""
+    rows = 101 + 29 * seed
+    write(tmp_path, rows, seed, "frames")
+    want = [json.loads(x) for x in (tmp_path / "frames.read").read_bytes().splitlines()]
+    assert len(want) == rows
+    for order in ({"shuffle": False}, {"shuffle": True, "seed": seed}):
+        loader = real((tmp_path / "frames.uri").read_text(), batch_size=7, ragged="list", **order)
+        got = [
+            {"number": int(n), "text": t}
+            for batch in loader
+            for n, t in zip(batch["number"], batch["text"], strict=True)
+        ]
+        loader.close()
+        assert (got == want) == (not order["shuffle"])
+        assert sorted(got, key=lambda r: r["number"]) == want
 
 
 def test_a_subset_has_blocks_of_its_own_rows(real, sets):

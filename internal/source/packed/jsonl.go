@@ -11,7 +11,10 @@ import (
 
 // jsonl is lines of JSON objects, each a sample. Numbers, text, true and false are values; lists of numbers are arrays;
 // everything else stays JSON, as text. All lines have the same fields, of the same types.
-type jsonl struct{ identity }
+type jsonl struct {
+	identity
+	unpacking
+}
 
 func (jsonl) Scheme() string { return "jsonl" }
 
@@ -20,11 +23,11 @@ func (jsonl) Files(a Address) (files, beside []string, err error) {
 	return files, nil, err
 }
 
-func (jsonl) Schema(
+func (j jsonl) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
 	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other) (*shapes, error) {
-		return inferJSON(ctx, a, path, f)
+		return inferJSON(ctx, a, j.file(path, f, f.Len(), false))
 	})
 	if err != nil {
 		return record.Schema{}, err
@@ -36,11 +39,11 @@ func (jsonl) Schema(
 }
 
 // inferJSON looks at every line of a file; nil = it has none.
-func inferJSON(ctx context.Context, a Address, path string, f Other) (*shapes, error) {
+func inferJSON(ctx context.Context, a Address, f lineFile) (*shapes, error) {
 	s := &shapes{of: map[string]shape{}}
 	wanted := a.Fields()
 	first := true
-	err := forLines(ctx, path, f, f.Len(), false, func(x line) error {
+	err := f.each(ctx, func(x line) error {
 		if len(bytes.TrimSpace(x.text)) == 0 {
 			return nil
 		}
@@ -104,19 +107,21 @@ func (s *shapes) object(b []byte, wanted []string, first bool) error {
 	return nil
 }
 
-func (jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
-	l := &lines{f: f}
+func (j jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f, unpacking: j.unpacking}
 	label := labelOf(f.Schema)
-	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+	err := l.file(ctx).each(ctx, func(x line) error {
 		if len(bytes.TrimSpace(x.text)) == 0 {
 			return nil
 		}
-		s := l.sample(x)
-		s.Size = max(s.Size, 1)
-		if label == "" {
-			return emit(s)
+		s, err := l.sample(x)
+		if err != nil || label == "" {
+			if err == nil {
+				err = emit(s)
+			}
+			return err
 		}
-		err := splitObject(x.text, func(key string, raw []byte) error {
+		err = splitObject(x.text, func(key string, raw []byte) error {
 			if key == label {
 				s.Label = labelFrom(raw)
 			}
@@ -153,8 +158,8 @@ type jsonRows struct {
 	index  map[string]int
 }
 
-func (jsonl) Open(_ context.Context, _ Address, f File) (Rows, error) {
-	r := &jsonRows{lines: lines{f: f}, schema: f.Schema, index: map[string]int{}}
+func (j jsonl) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	r := &jsonRows{lines: lines{f: f, unpacking: j.unpacking}, schema: f.Schema, index: map[string]int{}}
 	for i := range f.Schema.Fields {
 		r.index[f.Schema.Fields[i].Name] = i
 	}
@@ -182,7 +187,7 @@ func (r *jsonRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, er
 		err = fmt.Errorf("it has %d of the %d fields", seen, len(values))
 	}
 	if err != nil {
-		return dst, fmt.Errorf("the line at %d: %w", s.Off, err)
+		return dst, fmt.Errorf("%s: %w", r.where(s), err)
 	}
 	return record.Append(dst, r.schema, values)
 }

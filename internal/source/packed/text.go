@@ -10,7 +10,10 @@ import (
 )
 
 // text is lines of UTF-8: each is a sample with the field text.
-type text struct{ identity }
+type text struct {
+	identity
+	unpacking
+}
 
 const textName = "text"
 
@@ -27,13 +30,17 @@ func (text) Schema(
 	return record.Schema{Fields: []record.Field{textField(textName)}}, nil
 }
 
-func (text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
-	l := &lines{f: f}
-	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+func (t text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f, unpacking: t.unpacking}
+	err := l.file(ctx).each(ctx, func(x line) error {
 		if !utf8.Valid(x.text) {
 			return fmt.Errorf("line %d, at byte %d: %w", x.n+1, x.off, errNoUTF8)
 		}
-		return emit(l.sample(x))
+		s, err := l.sample(x)
+		if err == nil {
+			err = emit(s)
+		}
+		return err
 	})
 	return Found{}, err
 }
@@ -45,8 +52,8 @@ type textRows struct {
 	schema *record.Schema
 }
 
-func (text) Open(_ context.Context, _ Address, f File) (Rows, error) {
-	return &textRows{lines{f: f}, f.Schema}, nil
+func (t text) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	return &textRows{lines{f: f, unpacking: t.unpacking}, f.Schema}, nil
 }
 
 func (r *textRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
