@@ -44,6 +44,8 @@ func decodedSets(t *testing.T) (sets map[string]map[string]string, pieces map[st
 		}
 		frames = append(frames, zstdOf(t, frame)...)
 	}
+	rows := npyFile(40 * (32 << 10)) // of 128 KiB each, for rows of four bytes
+	sets["npy:%s/n.npy"] = map[string]string{"n.npy": strings.Replace(rows, "(1310720, 4)", "(40, 131072)", 1)}
 	sets["text:%s/f.txt.zst"] = map[string]string{"f.txt.zst": string(frames)}
 	for uri := range sets { // order-free
 		scheme, at, _ := strings.Cut(uri, ":")
@@ -58,6 +60,8 @@ func decodedSets(t *testing.T) (sets map[string]map[string]string, pieces map[st
 	sets["mds:%s/z?fields=text"] = map[string]string{"z/index.json": packedIndex("zstd", len(mds)),
 		"z/shard.00000.mds.zstd": string(zstdOf(t, []byte(mds)))}
 	pieces["mds:%s/z?fields=text"] = 1
+	delete(sets, "npz:%s/deflated.npz") // its members are compressed, each as a whole
+	pieces["npy:%s/n.npy"] = 5
 	pieces["text:%s/f.txt.zst"] = 3
 	pieces["parquet:%s/p.parquet"] = 4 // ten rows, three in a row group
 	pieces["hf:%s/rows.arrow"] = 2
@@ -98,7 +102,7 @@ func TestPiecesAreHeld(t *testing.T) {
 			blocks, err := c.Blocks(t.Context(), d, 1)
 			must(t, err)
 			groups := objectsByBlock(t, blocks, d)
-			if len(groups) != pieces[uri] || blocks.Len() != pieces[uri] || !blocks.Decoded() {
+			if len(groups) != pieces[uri] || blocks.Len() != pieces[uri] || !blocks.Uncut() {
 				t.Errorf("%s: %d blocks, %d by sample, of %d pieces", d.URI(), blocks.Len(), len(groups), pieces[uri])
 			}
 			room, asked := &shelf{}, counted.asked.Load()

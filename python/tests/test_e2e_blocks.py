@@ -18,6 +18,8 @@ import pytest
 from block_files import FORMATS, LONG, row
 from real import formats, pillow
 
+import larder
+
 HERE = Path(__file__).resolve()
 ROWS = 240
 # without the images: those are compared once, for each format
@@ -129,6 +131,65 @@ def test_an_epoch_goes_on_in_the_middle(real, sets, name):
     assert sorted(got) == list(range(ROWS))
     assert sorted(drained(name, again)) == list(range(ROWS))
     again.close()
+
+
+WIDE = 16 << 10  # numbers of a row of arrays: a block of 1 MiB has some rows
+
+
+def arrays(folder: Path, name: str, rows: int) -> tuple[str, Any]:
+    """The uri of arrays that NumPy writes, and what each of their rows has: its number in every value."""
+    wide = np.repeat(np.arange(rows, dtype=np.int32)[:, None], WIDE, axis=1)
+    if name == "npy":
+        np.save(folder / "a.npy", wide[: rows // 3])
+        np.save(folder / "b.npy", wide[rows // 3 :])
+        return f"npy:{folder}", lambda batch: batch["value"]
+    if name == "npz":
+        np.savez(folder / "a.npz", wide=wide, number=np.arange(rows))
+        return f"npz:{folder}/a.npz", lambda batch: batch["wide"] + 0 * batch["number"][:, None]
+    # windows overlap by one id, which is the first of the next one
+    ids = np.concatenate([wide.reshape(-1), np.full(1, rows, np.int32)])
+    ids.tofile(folder / "a.bin")
+    return f"tokens:{folder}/a.bin?seq_len={WIDE}&dtype=int32", lambda batch: batch["tokens"][:, :-1]
+
+
+@pytest.mark.parametrize("name", ["npy", "npz", "tokens"])
+def test_rows_of_arrays_are_blocks(real, tmp_path, name):
+    uri, values = arrays(tmp_path, name, ROWS)
+    arguments: dict[str, Any] = {"batch_size": 5, "shuffle": True, "order": "blocks(4, 1MiB)", "prefetch": 1}
+
+    def epoch(batches: Any) -> list[int]:
+        out = []
+        for batch in batches:
+            for v in np.asarray(values(batch)):
+                assert v.shape == (WIDE,)
+                assert (v == v[0]).all()
+                out.append(int(v[0]))
+        return out
+
+    alone = real(uri, seed=1, **arguments)
+    first = epoch(alone)
+    assert sorted(first) == list(range(ROWS))
+    assert first != sorted(first)
+    blocks = counters(alone).source_reads
+    assert 2 < blocks < ROWS / 2
+    assert counters(alone).source_bytes <= 1.02 * 4 * WIDE * ROWS + 8 * ROWS
+    assert found(counters(alone)) == ROWS
+    alone.close()
+    pair = [real(uri, seed=s, **arguments) for s in (2, 3)]
+    ids: list[list[int]] = [[], []]
+    for batches in zip(*pair, strict=True):  # side by side
+        for mine, batch in zip(ids, batches, strict=True):
+            mine += epoch([batch])
+    assert sorted(ids[0]) == sorted(ids[1]) == list(range(ROWS))
+    assert sum(counters(x).source_reads for x in pair) <= 1.1 * blocks + 1
+    for x in pair:
+        x.close()
+
+
+def test_what_has_no_blocks_says_why(real, tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((9, 3)))
+    with pytest.raises(larder.Error, match=r"(?s)members that are compressed.*numpy\.savez"):
+        real(f"npz:{tmp_path}/a.npz", batch_size=3, shuffle=True, order="blocks(4)")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
