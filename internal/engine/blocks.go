@@ -115,8 +115,8 @@ func (c *compiler) windowOf(ctx context.Context, j *job) (*window, error) {
 // tooLarge says that the blocks of a job do not fit what is free.
 func (w *window) tooLarge(j *job, need *blockNeed, free, limit int64) error {
 	smaller := "take smaller blocks"
-	if w.blocks.Decoded() {
-		smaller = "write the files with smaller row groups or batches"
+	if w.blocks.Uncut() {
+		smaller = "write the files with smaller row groups, batches or frames"
 	}
 	hint := smaller + ", lower batch_size or tiers.total, or raise memory.limit"
 	name, order := j.spec.GetName(), j.spec.GetOrder()

@@ -68,7 +68,7 @@ type blockMap struct {
 	block   []uint32 // by object, from low on
 	ids     []uint32 // of the blocks
 	samples []int    // of each of them
-	decoded bool     // some of them are
+	uncut   bool     // some of them have more bytes than asked for: they are one piece
 }
 
 // Of is the block of an object, NoBlock if the dataset did not have it when Blocks was called last.
@@ -83,8 +83,9 @@ func (b *Blocks) Of(x ident.ObjectID) uint32 {
 // Len is the number of blocks.
 func (b *Blocks) Len() int { return len(b.now.Load().ids) }
 
-// Decoded reports whether blocks are pieces of files that are decoded as a whole, such as row groups.
-func (b *Blocks) Decoded() bool { return b.now.Load().decoded }
+// Uncut reports whether blocks are larger than was asked for, because a file is read in larger pieces, such as row
+// groups.
+func (b *Blocks) Uncut() bool { return b.now.Load().uncut }
 
 // Sizes are those of all blocks, in no order. Of one that is decoded, its bytes are what its file says, until it has
 // been in memory.
@@ -167,9 +168,7 @@ func inBlocks(d *Dataset, snap *snapshot) error {
 		for i := range snap.dirs {
 			f, scheme := &snap.dirs[i], d.rs.format.Scheme()
 			if f.live && !packed.InRanges(scheme, f.rel) && !packed.Decoded(scheme, f.rel) {
-				why = "samples of " + printable(f.rel) + " are neither ranges of its bytes nor decoded in blocks"
-				hint = "use order stratified: a sample of such a file is a few reads wherever it lies"
-				break
+				return noBlocks(d.URI(), scheme, f.rel)
 			}
 		}
 	}
@@ -179,12 +178,23 @@ func inBlocks(d *Dataset, snap *snapshot) error {
 	return errs.New(errs.Unsupported, "order", hint, "order blocks on %s: %s", d.URI(), why)
 }
 
+// noBlocks is the error about a file whose samples do not lie together.
+func noBlocks(uri, scheme, rel string) error {
+	why, hint := packed.WhyNoBlocks(scheme, rel)
+	if why == "" {
+		why = "has samples that are neither ranges of its bytes nor decoded in blocks"
+		hint = "use order stratified: a sample of such a file is a few reads wherever it lies"
+	}
+	return errs.New(errs.Unsupported, "order", hint, "order blocks on %s: %s %s", uri, printable(rel), why)
+}
+
 // openAtOnce is how many files are opened at once to find their pieces.
 const openAtOnce = 16
 
 // piecesOf are the pieces of the files of a version, by row of dirs: nothing for one that is not decoded in pieces.
 func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) ([][]packed.Block, error) {
 	out := make([][]packed.Block, len(snap.dirs))
+	cut := make([]packed.ByPlace, len(snap.dirs))   // those whose samples say the pieces
 	first := make([]ident.ObjectID, len(snap.dirs)) // a sample of each
 	for i := range first {
 		first[i] = NoObject
@@ -209,7 +219,7 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 				return
 			}
 			var err error
-			if out[i], err = c.piecesIn(ctx, rs, snap, x, uint32(i)); err != nil {
+			if out[i], cut[i], err = c.piecesIn(ctx, rs, snap, x, uint32(i)); err != nil {
 				cancel(err)
 			}
 		})
@@ -218,28 +228,53 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
+	c.cutByPlace(snap, cut, out)
 	return out, nil
 }
 
-// piecesIn opens one file.
+// cutByPlace finds the pieces of files by the places of their samples.
+func (c *Catalog) cutByPlace(snap *snapshot, cut []packed.ByPlace, out [][]packed.Block) {
+	for s := range snap.objs {
+		i := snap.dirOf[s]
+		if cut[i] == nil || !snap.Live(sampleID(s)) {
+			continue
+		}
+		row, _ := c.objects.get(snap.objs[s])
+		first := packed.Block{First: cut[i].Piece(row.off)}
+		if n := len(out[i]); n == 0 || out[i][n-1] != first { // samples are in the order of the file, mostly
+			out[i] = append(out[i], first)
+		}
+	}
+	for i := range cut {
+		if cut[i] != nil {
+			slices.SortFunc(out[i], func(a, b packed.Block) int { return cmp.Compare(a.First, b.First) })
+			out[i] = slices.Compact(out[i])
+		}
+	}
+}
+
+// piecesIn opens one file, whose samples say the pieces where by is not nil.
 func (c *Catalog) piecesIn(
 	ctx context.Context, rs *rootState, snap *snapshot, x ident.ObjectID, dir uint32,
-) ([]packed.Block, error) {
+) (pieces []packed.Block, by packed.ByPlace, err error) {
 	d := &snap.dirs[dir]
 	row, _ := c.objects.get(x)
 	f, err := c.openOnce(ctx, rs, snap, openKey{keyOfFile(rs.index, dir, d, row.mtime), snap.mark}, d)
 	if err != nil {
 		c.noteChange(x, err)
 		if ofPlace(err) || ctx.Err() != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return nil, readError(join(snap.root, d.rel), err)
+		return nil, nil, readError(join(snap.root, d.rel), err)
 	}
 	defer c.files.done(f, false)
-	if p, ok := f.rows.(packed.InPieces); ok {
-		return p.Blocks(), nil
+	switch p := f.rows.(type) {
+	case packed.ByPlace:
+		return nil, p, nil
+	case packed.InPieces:
+		return p.Blocks(), nil, nil
 	}
-	return nil, errs.New(errs.Internal, printable(d.rel), "this is a bug of larder", "%s has no blocks", printable(d.rel))
+	return nil, nil, noBlocks(rs.uri, rs.format.Scheme(), d.rel)
 }
 
 // placed is where a sample lies.
@@ -286,7 +321,7 @@ func (l *layouts) lay(c *Catalog, snap *snapshot, size int64, pieces [][]packed.
 		var touch []ident.ObjectID
 		if p := decoded[all[0].file]; len(p) > 0 {
 			b, n, bytes, touch = somePieces(all, p, size)
-			m.decoded = true
+			m.uncut = m.uncut || bytes > size
 		} else {
 			b, n = oneRange(all, size)
 			bytes = b.to - b.from

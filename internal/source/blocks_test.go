@@ -1,6 +1,10 @@
 package source
 
 import (
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -273,9 +277,14 @@ func TestABlockThatChanged(t *testing.T) {
 func TestNoBlocks(t *testing.T) {
 	c := newBucket(t).open(t, "")
 	root := tree(t, "a/1.jpg", "b/2.jpg")
+	write(t, root, "d.npz", zipOf(t, zip.Deflate, "x.npy", npyFile(5)))
+	write(t, root, "f.fa.gz", bgzipped(t, ">a\nACGT\n>b\nMKV\n"))
 	for uri, want := range map[string]string{
-		"imagefolder:" + root:           "larder pack",
-		"lmdb:packed/testdata/data.mdb": "neither ranges of its bytes nor decoded",
+		"imagefolder:" + root:              "larder pack",
+		"lmdb:packed/testdata/data.mdb":    "data.mdb keeps its values on pages in the order in which they were written",
+		"beton:packed/testdata/five.beton": "five.beton keeps its samples on pages in the order",
+		"npz:" + root + "/d.npz":           "d.npz has members that are compressed, each as a whole write it with numpy",
+		"fasta:" + root + "/f.fa.gz":       "f.fa.gz is compressed in blocks of 64 KiB, which are read one by one unpack it",
 	} {
 		d, err := c.Add(t.Context(), "", uri)
 		must(t, err)
@@ -284,6 +293,23 @@ func TestNoBlocks(t *testing.T) {
 			t.Errorf("%s: %v", uri, err)
 		}
 	}
+}
+
+// bgzipped is a file of bgzip: a block with the content, and the empty one at the end.
+func bgzipped(t *testing.T, content string) string {
+	t.Helper()
+	var out []byte
+	for _, part := range []string{content, ""} {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		z.Extra = []byte("BC\x02\x00\x00\x00")
+		_, err := z.Write([]byte(part))
+		must(t, errors.Join(err, z.Close()))
+		block := b.Bytes()
+		binary.LittleEndian.PutUint16(block[16:], uint16(len(block)-1))
+		out = append(out, block...)
+	}
+	return string(out)
 }
 
 func fullText(err error) string {

@@ -14,6 +14,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/source/packed"
 	"larder/internal/spool"
+	"larder/internal/xrand"
 )
 
 // countedSpool counts the blocks that are asked for.
@@ -32,6 +33,20 @@ func decodedSets(t *testing.T) (sets map[string]map[string]string, pieces map[st
 	sets, pieces = recordSets(t), map[string]int{}
 	sets["csv:%s/c.csv.zst"] = map[string]string{"c.csv.zst": string(zstdOf(t, []byte("x,y\n1,2\n3,4\n")))}
 	sets["jsonl:%s/l.jsonl.gz"] = map[string]string{"l.jsonl.gz": string(gzipOf(t, []byte("{\"x\": 1}\n{\"x\": 2}\n")))}
+	var frames []byte // of one MiB, in runs of four
+	r := xrand.New(6)
+	for range 9 {
+		frame := make([]byte, 1<<20)
+		for i := range frame {
+			if frame[i] = ' ' + byte(r.Uint64()&63); i%(100<<10) == 0 {
+				frame[i] = '\n'
+			}
+		}
+		frames = append(frames, zstdOf(t, frame)...)
+	}
+	rows := npyFile(40 * (32 << 10)) // of 128 KiB each, for rows of four bytes
+	sets["npy:%s/n.npy"] = map[string]string{"n.npy": strings.Replace(rows, "(1310720, 4)", "(40, 131072)", 1)}
+	sets["text:%s/f.txt.zst"] = map[string]string{"f.txt.zst": string(frames)}
 	for uri := range sets { // order-free
 		scheme, at, _ := strings.Cut(uri, ":")
 		at, _, _ = strings.Cut(at, "?")
@@ -45,6 +60,9 @@ func decodedSets(t *testing.T) (sets map[string]map[string]string, pieces map[st
 	sets["mds:%s/z?fields=text"] = map[string]string{"z/index.json": packedIndex("zstd", len(mds)),
 		"z/shard.00000.mds.zstd": string(zstdOf(t, []byte(mds)))}
 	pieces["mds:%s/z?fields=text"] = 1
+	delete(sets, "npz:%s/deflated.npz") // its members are compressed, each as a whole
+	pieces["npy:%s/n.npy"] = 5
+	pieces["text:%s/f.txt.zst"] = 3
 	pieces["parquet:%s/p.parquet"] = 4 // ten rows, three in a row group
 	pieces["hf:%s/rows.arrow"] = 2
 	if len(sets) < 8 {
@@ -84,7 +102,7 @@ func TestPiecesAreHeld(t *testing.T) {
 			blocks, err := c.Blocks(t.Context(), d, 1)
 			must(t, err)
 			groups := objectsByBlock(t, blocks, d)
-			if len(groups) != pieces[uri] || blocks.Len() != pieces[uri] || !blocks.Decoded() {
+			if len(groups) != pieces[uri] || blocks.Len() != pieces[uri] || !blocks.Uncut() {
 				t.Errorf("%s: %d blocks, %d by sample, of %d pieces", d.URI(), blocks.Len(), len(groups), pieces[uri])
 			}
 			room, asked := &shelf{}, counted.asked.Load()

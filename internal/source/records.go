@@ -368,7 +368,7 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 	}
 	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
-	f.rows, err = format.Open(ctx, a, file)
+	f.rows, err = packed.OpenRows(ctx, format, a, file)
 	if f.bytes = ofLocal; rs.address.Place != "" {
 		f.bytes = ofStored + reads.bytes.Load()
 	}

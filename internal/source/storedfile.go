@@ -24,7 +24,7 @@ type storedFile struct {
 	reads *openReads
 }
 
-var _ packed.ContextReader = (*storedFile)(nil)
+var _ packed.RangesReader = (*storedFile)(nil)
 
 // Len implements packed.Other.
 func (f *storedFile) Len() int64 { return f.in.Size }
@@ -71,6 +71,39 @@ func (f *storedFile) ReadAtContext(ctx context.Context, p []byte, off int64) (in
 	}
 	f.put(ctx, p, off)
 	return n, eof
+}
+
+// joinGap is how far apart two ranges of one record may lie to be one request. It is less than what a request costs in
+// time (store.DefaultGap), because requests of one record run beside each other.
+const joinGap = 32 << 10
+
+// ReadRanges implements packed.RangesReader.
+func (f *storedFile) ReadRanges(ctx context.Context, ranges []packed.Range) error {
+	missing := make([]store.Range, 0, len(ranges))
+	size := int64(0)
+	for _, r := range ranges {
+		if len(r.Buf) == 0 || f.get(ctx, r.Buf, r.Off) {
+			continue
+		}
+		if err := f.c.limit.wait(ctx, int64(len(r.Buf))); err != nil {
+			return err
+		}
+		missing = append(missing, store.Range{Off: r.Off, Buf: r.Buf})
+		size += int64(len(r.Buf))
+	}
+	if len(missing) == 0 {
+		return ctx.Err()
+	}
+	if err := store.ReadRanges(ctx, f.st, f.in, missing, joinGap); err != nil {
+		return err
+	}
+	if err := countRead(ctx, int(size)); err != nil {
+		return err
+	}
+	for _, r := range missing {
+		f.put(ctx, r.Buf, r.Off)
+	}
+	return nil
 }
 
 // get fills p with bytes of the file from the disk tier, and reports whether it could.

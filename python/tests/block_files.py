@@ -1,10 +1,10 @@
 """Writes datasets that are read in blocks, with their formats' own writers; run by tests in the environment that
 internal/tools/setup.sh makes of internal/tools/python/formats.txt.
 
-    block_files.py OUT ROWS [SEED]
+    block_files.py OUT ROWS [SEED [FORMAT...]]
 
-Of each format it writes OUT/FORMAT and OUT/FORMAT.uri, what larder is to read. Row i has a number, a text and an image,
-all of which `row` makes; blocks are very uneven.
+Of each format, or of those that are named, it writes OUT/FORMAT and OUT/FORMAT.uri, what larder is to read. Row i has
+a number, a text and an image, all of which `row` makes; blocks are very uneven.
 """
 
 from __future__ import annotations
@@ -123,13 +123,39 @@ def lines(out: Path, rows: int, pick: random.Random) -> str:
     return f"jsonl:{out}"
 
 
+LONG = 3000  # what the text of a line of frames is repeated
+
+
+def frames(out: Path, rows: int, pick: random.Random) -> str:
+    """Lines in members of gzip, by Python's gzip, and in frames of zstd, by the library of pyarrow. Frames end anywhere
+    in a line. What their own readers say of them is in OUT/../frames.read.
+    """
+    import pyarrow as pa
+
+    out.mkdir()
+    texts = [json.dumps({"number": i, "text": row(i)["text"] * LONG}) + "\n" for i in range(rows)]
+    half = pick.randrange(rows // 3, 2 * rows // 3)
+    codec = pa.Codec("zstd")
+    for name, some in (("a.jsonl.gz", texts[:half]), ("b.jsonl.zst", texts[half:])):
+        text = "".join(some).encode()
+        with (out / name).open("wb") as f:
+            while text:
+                n = pick.randrange(1, 1 << 20)
+                f.write(gzip.compress(text[:n], 1) if name.endswith("gz") else codec.compress(text[:n], asbytes=True))
+                text = text[n:]
+    with gzip.open(out / "a.jsonl.gz") as a, pa.CompressedInputStream(str(out / "b.jsonl.zst"), "zstd") as b:
+        read = a.read() + b.read()
+    (out.parent / "frames.read").write_bytes(read)
+    return f"jsonl:{out}"
+
+
 FORMATS = {
     **{"parquet": parquet, "hf": hf, "shuffled": shuffled, "mds": mds, "shards": shards},
-    **{"tars": tars, "lines": lines},
+    **{"tars": tars, "lines": lines, "frames": frames},
 }
 
 if __name__ == "__main__":
     target, count = Path(sys.argv[1]), int(sys.argv[2])
-    for name, make in FORMATS.items():
-        uri = make(target / name, count, random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1))
+    for name in sys.argv[4:] or FORMATS:
+        uri = FORMATS[name](target / name, count, random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1))
         (target / f"{name}.uri").write_text(uri)

@@ -5,6 +5,7 @@ jobs and more, a state taken in the middle, subsets, files that change.
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -14,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_files import FORMATS, row
+from block_files import FORMATS, LONG, row
 from real import formats, pillow
+
+import larder
 
 HERE = Path(__file__).resolve()
 ROWS = 240
@@ -25,9 +28,9 @@ NAMES = {"tars": ("cls", "txt", "png")}
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
 
-def write(out: Path, rows: int, seed: int) -> Path:
+def write(out: Path, rows: int, seed: int, *names: str) -> Path:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "home")}
-    script = [formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed)]
+    script = [formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed), *names]
     subprocess.run(script, check=True, timeout=600, env=env, stderr=sys.stderr)
     return out
 
@@ -44,8 +47,8 @@ def numbers(name: str, batch: dict[str, Any]) -> list[int]:
     out = []
     for k, i in enumerate(np.asarray(batch[number]).tolist()):
         want = row(i)
-        assert batch[text][k] == want["text"]
-        if name != "lines":
+        assert batch[text][k] == want["text"] * (LONG if name == "frames" else 1)
+        if name not in ("lines", "frames"):
             pixels = batch[image][k]  # columns that are not said to be images are bytes
             pixels = np.asarray(pillow().open(io.BytesIO(pixels)) if isinstance(pixels, bytes) else pixels)
             assert pixels.shape == (3 + i % 5, 4, 3)
@@ -106,7 +109,7 @@ def test_two_jobs_read_each_block_once(real, sets, name):
         x.close()
 
 
-@pytest.mark.parametrize("name", ["parquet", "shuffled", "tars"])
+@pytest.mark.parametrize("name", ["parquet", "shuffled", "tars", "frames"])
 def test_an_epoch_goes_on_in_the_middle(real, sets, name):
     uri = (sets / f"{name}.uri").read_text()
     arguments: dict[str, Any] = {
@@ -128,6 +131,84 @@ def test_an_epoch_goes_on_in_the_middle(real, sets, name):
     assert sorted(got) == list(range(ROWS))
     assert sorted(drained(name, again)) == list(range(ROWS))
     again.close()
+
+
+WIDE = 16 << 10  # numbers of a row of arrays: a block of 1 MiB has some rows
+
+
+def arrays(folder: Path, name: str, rows: int) -> tuple[str, Any]:
+    """The uri of arrays that NumPy writes, and what each of their rows has: its number in every value."""
+    wide = np.repeat(np.arange(rows, dtype=np.int32)[:, None], WIDE, axis=1)
+    if name == "npy":
+        np.save(folder / "a.npy", wide[: rows // 3])
+        np.save(folder / "b.npy", wide[rows // 3 :])
+        return f"npy:{folder}", lambda batch: batch["value"]
+    if name == "npz":
+        np.savez(folder / "a.npz", wide=wide, number=np.arange(rows))
+        return f"npz:{folder}/a.npz", lambda batch: batch["wide"] + 0 * batch["number"][:, None]
+    # windows overlap by one id, which is the first of the next one
+    ids = np.concatenate([wide.reshape(-1), np.full(1, rows, np.int32)])
+    ids.tofile(folder / "a.bin")
+    return f"tokens:{folder}/a.bin?seq_len={WIDE}&dtype=int32", lambda batch: batch["tokens"][:, :-1]
+
+
+@pytest.mark.parametrize("name", ["npy", "npz", "tokens"])
+def test_rows_of_arrays_are_blocks(real, tmp_path, name):
+    uri, values = arrays(tmp_path, name, ROWS)
+    arguments: dict[str, Any] = {"batch_size": 5, "shuffle": True, "order": "blocks(4, 1MiB)", "prefetch": 1}
+
+    def epoch(batches: Any) -> list[int]:
+        out = []
+        for batch in batches:
+            for v in np.asarray(values(batch)):
+                assert v.shape == (WIDE,)
+                assert (v == v[0]).all()
+                out.append(int(v[0]))
+        return out
+
+    alone = real(uri, seed=1, **arguments)
+    first = epoch(alone)
+    assert sorted(first) == list(range(ROWS))
+    assert first != sorted(first)
+    blocks = counters(alone).source_reads
+    assert 2 < blocks < ROWS / 2
+    assert counters(alone).source_bytes <= 1.02 * 4 * WIDE * ROWS + 8 * ROWS
+    assert found(counters(alone)) == ROWS
+    alone.close()
+    pair = [real(uri, seed=s, **arguments) for s in (2, 3)]
+    ids: list[list[int]] = [[], []]
+    for batches in zip(*pair, strict=True):  # side by side
+        for mine, batch in zip(ids, batches, strict=True):
+            mine += epoch([batch])
+    assert sorted(ids[0]) == sorted(ids[1]) == list(range(ROWS))
+    assert sum(counters(x).source_reads for x in pair) <= 1.1 * blocks + 1
+    for x in pair:
+        x.close()
+
+
+def test_what_has_no_blocks_says_why(real, tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((9, 3)))
+    with pytest.raises(larder.Error, match=r"(?s)members that are compressed.*numpy\.savez"):
+        real(f"npz:{tmp_path}/a.npz", batch_size=3, shuffle=True, order="blocks(4)")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_lines_of_frames_are_those_of_their_readers(real, tmp_path, seed):
+    """Each member of gzip and frame of zstd ends anywhere in a line; a run of them is what is unpacked at once."""
+    rows = 101 + 29 * seed
+    write(tmp_path, rows, seed, "frames")
+    want = [json.loads(x) for x in (tmp_path / "frames.read").read_bytes().splitlines()]
+    assert len(want) == rows
+    for order in ({"shuffle": False}, {"shuffle": True, "seed": seed}):
+        loader = real((tmp_path / "frames.uri").read_text(), batch_size=7, ragged="list", **order)
+        got = [
+            {"number": int(n), "text": t}
+            for batch in loader
+            for n, t in zip(batch["number"], batch["text"], strict=True)
+        ]
+        loader.close()
+        assert (got == want) == (not order["shuffle"])
+        assert sorted(got, key=lambda r: r["number"]) == want
 
 
 def test_a_subset_has_blocks_of_its_own_rows(real, sets):

@@ -45,7 +45,8 @@ func blockRecord(
 	return out, err
 }
 
-// Block is a piece of a file that is decoded as a whole: a row group, a record batch, a compressed file.
+// Block is a piece of a file that is decoded as a whole: a row group, a record batch, a compressed file, some frames of
+// one.
 type Block struct {
 	// First is Sample.Off of its first sample; it ends where the next Block begins.
 	First int64
@@ -59,6 +60,13 @@ type InPieces interface {
 	Rows
 	// Blocks are those of the file, in the order of Block.First; none = its samples are read one by one.
 	Blocks() []Block
+}
+
+// ByPlace are InPieces whose blocks are to be asked for by the samples of a file: Blocks says one where there are some.
+type ByPlace interface {
+	InPieces
+	// Piece is Block.First of the block of the sample with this Sample.Off.
+	Piece(off int64) int64
 }
 
 // wholeFile is a file that is one block.

@@ -15,7 +15,10 @@ import (
 
 // csv is tables of text (RFC 4180) with a header: each row is a sample. A column is true or false, whole numbers,
 // numbers (an empty cell is not a number), or text, whatever fits all its cells.
-type csv struct{ identity }
+type csv struct {
+	identity
+	unpacking
+}
 
 func (csv) Scheme() string { return "csv" }
 
@@ -126,11 +129,11 @@ func (t *table) take(x line) (data bool, err error) {
 }
 
 // forRows calls f for every row of a file but the header.
-func (t *table) forRows(ctx context.Context, path string, r File, f func(line) error) error {
-	return forLines(ctx, path, r, r.Size, true, func(x line) error {
+func (t *table) forRows(ctx context.Context, f lineFile, row func(line) error) error {
+	return f.each(ctx, func(x line) error {
 		data, err := t.take(x)
 		if err == nil && data {
-			err = f(x)
+			err = row(x)
 		}
 		if err != nil {
 			return fmt.Errorf("row %d, at byte %d: %w", x.n+1, x.off, err)
@@ -196,11 +199,11 @@ func floatOf(s string) (float64, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-func (csv) Schema(
+func (c csv) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
 	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other, _ int) (*shapes, error) {
-		return inferCSV(ctx, a, path, f)
+		return inferCSV(ctx, a, c.file(path, f, f.Len(), true))
 	})
 	if err != nil {
 		return record.Schema{}, err
@@ -211,11 +214,11 @@ func (csv) Schema(
 	return all.schema(), nil
 }
 
-func inferCSV(ctx context.Context, a Address, path string, f Other) (*shapes, error) {
-	t := &table{comma: delimiter(a, path)}
+func inferCSV(ctx context.Context, a Address, f lineFile) (*shapes, error) {
+	t := &table{comma: delimiter(a, f.path)}
 	var columns []column
 	rows := 0
-	err := t.forRows(ctx, path, File{ReaderAt: f, Size: f.Len()}, func(line) error {
+	err := t.forRows(ctx, f, func(line) error {
 		if rows++; rows == 1 {
 			columns = make([]column, len(t.names))
 		}
@@ -234,11 +237,11 @@ func inferCSV(ctx context.Context, a Address, path string, f Other) (*shapes, er
 	return s, nil
 }
 
-func (csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
-	l := &lines{f: f, quoted: true}
+func (c csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f, true, c.unpacking}
 	t := &table{comma: delimiter(a, f.Path)}
 	label, at := labelOf(f.Schema), -1
-	err := t.forRows(ctx, f.Path, f, func(x line) error {
+	err := t.forRows(ctx, l.file(ctx), func(x line) error {
 		if at < 0 {
 			at = len(t.names)
 			for i, name := range t.names {
@@ -247,7 +250,10 @@ func (csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) error)
 				}
 			}
 		}
-		s := l.sample(x)
+		s, err := l.sample(x)
+		if err != nil {
+			return err
+		}
 		if at < len(t.row) {
 			s.Label = labelFrom(t.row[at])
 		}
@@ -264,10 +270,10 @@ type csvRows struct {
 	cells  int   // of a row
 }
 
-func (csv) Open(ctx context.Context, a Address, f File) (Rows, error) {
-	r := &csvRows{lines: lines{f: f, quoted: true}, schema: f.Schema, comma: delimiter(a, f.Path)}
+func (c csv) Open(ctx context.Context, a Address, f File) (Rows, error) {
+	r := &csvRows{lines: lines{f, true, c.unpacking}, schema: f.Schema, comma: delimiter(a, f.Path)}
 	t := &table{comma: r.comma}
-	err := forLines(ctx, f.Path, f, f.Size, true, func(x line) error {
+	err := r.file(ctx).each(ctx, func(x line) error {
 		if _, err := t.take(x); err != nil {
 			return err
 		}
@@ -313,7 +319,7 @@ func (r *csvRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, err
 		}
 	}
 	if err != nil {
-		return dst, fmt.Errorf("the row at %d: %w", s.Off, err)
+		return dst, fmt.Errorf("%s: %w", r.where(s), err)
 	}
 	return record.Append(dst, r.schema, values)
 }

@@ -388,22 +388,31 @@ func (r *hfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, erro
 		return nil, fmt.Errorf("row %d: %w", s.Off, err)
 	}
 	defer end()
+	var g *gather
 	if batch == nil {
 		batch = within(ctx, f.Reader())
+		if all, ok := rangesReader(f.Reader()); ok {
+			g = &gather{ctx: ctx, in: all}
+			batch = g
+		}
 	}
 	f = f.From(batch)
 	values := make([]record.Content, len(r.columns))
-	for i := range r.columns {
+	err = gathered(g, len(values), func(i int) (err error) {
 		c := &r.columns[i]
 		v, err := r.value(f, c, in)
 		if err != nil {
-			return nil, fmt.Errorf("row %d: %w", s.Off, err)
+			return err
 		}
 		if values[i] = (record.Content{Dims: v.Dims, Data: v.Data}); v.Null {
 			if values[i], err = c.null(r.a); err != nil {
-				return nil, fmt.Errorf("row %d: column %q %w", s.Off, c.field.Name, err)
+				return fmt.Errorf("column %q %w", c.field.Name, err)
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("row %d: %w", s.Off, err)
 	}
 	out, err := record.Append(dst, r.stored, values)
 	if err != nil {

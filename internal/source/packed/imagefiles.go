@@ -108,7 +108,7 @@ func (imageFiles) Scan(ctx context.Context, a Address, f File, emit func(Sample)
 func scanCSVList(ctx context.Context, a Address, f File, emit func(Sample) error) error {
 	t := &table{comma: delimiter(a, f.Path)}
 	at, label := -1, -1
-	return t.forRows(ctx, f.Path, f, func(x line) error {
+	return t.forRows(ctx, lineFile{path: f.Path, r: f, size: f.Size, quoted: true}, func(x line) error {
 		if at < 0 {
 			p, l, err := columnsOf(a, t.names)
 			if err != nil {

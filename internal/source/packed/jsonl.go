@@ -11,7 +11,10 @@ import (
 
 // jsonl is lines of JSON objects, each a sample. Numbers, text, true and false are values; lists of numbers are arrays;
 // everything else stays JSON, as text. All lines have the same fields, of the same types.
-type jsonl struct{ identity }
+type jsonl struct {
+	identity
+	unpacking
+}
 
 func (jsonl) Scheme() string { return "jsonl" }
 
@@ -20,11 +23,11 @@ func (jsonl) Files(a Address) (files, beside []string, err error) {
 	return files, nil, err
 }
 
-func (jsonl) Schema(
+func (j jsonl) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
 	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other, each int) (*shapes, error) {
-		return inferJSON(ctx, a, File{ReaderAt: f, Path: path, Size: f.Len(), Goroutines: each}, pieceBytes)
+		return inferJSON(ctx, a, j.file(path, f, f.Len(), false), each, pieceBytes)
 	})
 	if err != nil {
 		return record.Schema{}, err
@@ -36,16 +39,16 @@ func (jsonl) Schema(
 }
 
 // inferJSON looks at every line of a file; nil = it has none.
-func inferJSON(ctx context.Context, a Address, f File, piece int64) (*shapes, error) {
-	if f.Goroutines > 1 && !isPacked(f.Path) && f.Size > piece {
-		s, err := inferPieces(ctx, a, f, piece)
+func inferJSON(ctx context.Context, a Address, f lineFile, goroutines int, piece int64) (*shapes, error) {
+	if goroutines > 1 && !isPacked(f.path) && f.size > piece {
+		s, err := inferPieces(ctx, a, f, goroutines, piece)
 		if err == nil || ctx.Err() != nil {
 			return s, err
 		}
 		// What is wrong with a line depends on those before it: reading from the front finds the words.
 	}
 	s, wanted := newShapes(), a.Fields()
-	err := forLines(ctx, f.Path, f, f.Size, false, func(x line) error {
+	err := f.each(ctx, func(x line) error {
 		if err := s.line(x.text, wanted); err != nil {
 			return lineError(x.n, x.off, err)
 		}
@@ -58,10 +61,10 @@ func inferJSON(ctx context.Context, a Address, f File, piece int64) (*shapes, er
 }
 
 // inferPieces is inferJSON of a large file.
-func inferPieces(ctx context.Context, a Address, f File, piece int64) (*shapes, error) {
+func inferPieces(ctx context.Context, a Address, f lineFile, goroutines int, piece int64) (*shapes, error) {
 	var all *shapes
 	wanted := a.Fields()
-	p := pieces[*shapes]{r: f.ReaderAt, size: f.Size, piece: piece, most: min(f.Goroutines, maxPieces), begin: newShapes,
+	p := pieces[*shapes]{r: f.r, size: f.size, piece: piece, most: min(goroutines, maxPieces), begin: newShapes,
 		line: func(s *shapes, x line) error { return s.line(x.text, wanted) },
 		take: func(s *shapes, _, _ int64) error {
 			switch {
@@ -69,7 +72,7 @@ func inferPieces(ctx context.Context, a Address, f File, piece int64) (*shapes, 
 			case all == nil:
 				all = s
 			default:
-				return all.merge(s, f.Path)
+				return all.merge(s, f.path)
 			}
 			return nil
 		}}
@@ -137,10 +140,10 @@ func (s *shapes) object(b []byte, wanted []string, first bool) error {
 	return nil
 }
 
-func (jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
-	l := &lines{f: f}
+func (j jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f, unpacking: j.unpacking}
 	label := labelOf(f.Schema)
-	err := scanLines(ctx, f, pieceBytes, func(x line) (n int64, ok bool, err error) {
+	err := scanLines(ctx, l.file(ctx), f.Goroutines, pieceBytes, func(x line) (n int64, ok bool, err error) {
 		n = -1
 		switch {
 		case len(bytes.TrimSpace(x.text)) == 0:
@@ -156,7 +159,10 @@ func (jsonl) Scan(ctx context.Context, _ Address, f File, emit func(Sample) erro
 		})
 		return n, true, err
 	}, func(n int64, x line) error {
-		s := l.sample(x)
+		s, err := l.sample(x)
+		if err != nil {
+			return err
+		}
 		s.Label = n
 		return emit(s)
 	})
@@ -186,8 +192,8 @@ type jsonRows struct {
 	index  map[string]int
 }
 
-func (jsonl) Open(_ context.Context, _ Address, f File) (Rows, error) {
-	r := &jsonRows{lines: lines{f: f}, schema: f.Schema, index: map[string]int{}}
+func (j jsonl) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	r := &jsonRows{lines: lines{f: f, unpacking: j.unpacking}, schema: f.Schema, index: map[string]int{}}
 	for i := range f.Schema.Fields {
 		r.index[f.Schema.Fields[i].Name] = i
 	}
@@ -215,7 +221,7 @@ func (r *jsonRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, er
 		err = fmt.Errorf("it has %d of the %d fields", seen, len(values))
 	}
 	if err != nil {
-		return dst, fmt.Errorf("the line at %d: %w", s.Off, err)
+		return dst, fmt.Errorf("%s: %w", r.where(s), err)
 	}
 	return record.Append(dst, r.schema, values)
 }

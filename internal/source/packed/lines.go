@@ -18,7 +18,7 @@ import (
 const (
 	// maxLine bounds a line, bytes.
 	maxLine = 64 << 20
-	// maxUnpacked bounds what a compressed file unpacks to: it is unpacked whole before the first of its samples is read.
+	// maxUnpacked bounds what is unpacked as a whole: arrays, and shards of snappy.
 	maxUnpacked = 256 << 20
 	// maxWindow bounds the memory of the decoder of zstd.
 	maxWindow = 128 << 20
@@ -49,14 +49,9 @@ func unpacked(path string) string {
 	return path
 }
 
-// content reads a file from the front, unpacked. It fails where a compressed one unpacks to more than maxUnpacked.
-func content(path string, r io.ReaderAt, size int64) (io.ReadCloser, error) {
-	return unpack(path, r, size, maxUnpacked)
-}
-
 // unpack reads a file from the front; a compressed one may unpack to so many bytes.
 func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error) {
-	raw := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<18)
+	raw := bufio.NewReaderSize(newChunks(r, size), 1<<16)
 	switch {
 	case strings.HasSuffix(path, ".gz"), strings.HasSuffix(path, ".tgz"):
 		z, err := gzip.NewReader(raw)
@@ -91,31 +86,91 @@ func (b *bounded) Read(p []byte) (int, error) {
 // line is one line of a text, or one row of a CSV file, which may have several lines.
 type line struct {
 	text []byte // without what ends it
-	n    int64  // from 0
+	n    int64  // from 0; of a run that is read alone, from its first line on
 	off  int64  // in the unpacked text, bytes
 	size int64  // with what ends it, bytes
+
+	run   runStart // of a compressed file
+	inRun int64    // its number in that
 }
 
-// forLines calls f for every line of a file, in order. quoted says that a line goes on inside of double quotes. A line
-// that f gets is its own until f returns.
-func forLines(ctx context.Context, path string, r io.ReaderAt, size int64, quoted bool, f func(line) error) error {
-	text, err := content(path, r, size)
-	if err != nil {
-		return err
+// lineFile is a file of lines.
+type lineFile struct {
+	path      string
+	r         io.ReaderAt
+	size      int64
+	quoted    bool // a line goes on inside of double quotes
+	unpacking unpacking
+}
+
+// file is a file that is unpacked so.
+func (u unpacking) file(path string, r io.ReaderAt, size int64, quoted bool) lineFile {
+	return lineFile{path, r, size, quoted, u}
+}
+
+// forLines calls take for every line of a file, in order. quoted says that a line goes on inside of double quotes. A
+// line that take gets is its own until take returns.
+func forLines(ctx context.Context, path string, r io.ReaderAt, size int64, quoted bool, take func(line) error) error {
+	return lineFile{path: path, r: r, size: size, quoted: quoted}.each(ctx, take)
+}
+
+// each is forLines.
+func (f lineFile) each(ctx context.Context, take func(line) error) error {
+	if !isPacked(f.path) {
+		return eachLine(ctx, io.NewSectionReader(f.r, 0, f.size), f.quoted, line{}, take)
 	}
-	defer text.Close()
-	in := bufio.NewReaderSize(text, 1<<18)
-	var l line
-	if bom, err := in.Peek(3); err == nil && string(bom) == "\xef\xbb\xbf" {
+	z := openFrames(f.path, f.r, f.size, f.quoted, f.unpacking, runStart{})
+	defer z.Close()
+	var now line
+	return eachLine(ctx, z, f.quoted, line{}, func(x line) error {
+		for len(z.ends) > 0 && x.off > z.ends[0].text {
+			now.run, now.inRun, z.ends = z.ends[0].next, 0, z.ends[1:]
+		}
+		x.run, x.inRun = now.run, now.inRun
+		now.inRun++
+		return take(x)
+	})
+}
+
+// eachOf calls take for every line of a run.
+func (f lineFile) eachOf(ctx context.Context, run runStart, take func(line) error) error {
+	z := openFrames(f.path, f.r, f.size, f.quoted, f.unpacking, run)
+	defer z.Close()
+	z.raw.wanted = z.wanted
+	err := eachLine(ctx, z, f.quoted, line{run: run}, func(x line) error {
+		if len(z.ends) > 0 && x.off > z.ends[0].text {
+			return errEnough
+		}
+		return take(x)
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// eachLine calls take for every line of a text. first.run says where it begins, if that is not the begin of a file.
+func eachLine(ctx context.Context, text io.Reader, quoted bool, first line, take func(line) error) error {
+	in := bufio.NewReaderSize(text, lineBuffer)
+	l := first
+	var buf []byte
+	var err error
+	if l.run.at > 0 {
+		// What is left of the line before, which is another run's.
+		l.text, buf, err = nextLine(in, nil, quoted, l.run.inside)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("the line that goes on at the frame at byte %d: %w", l.run.at, err)
+		}
+		l.off = int64(len(l.text))
+	} else if bom, err := in.Peek(3); err == nil && string(bom) == "\xef\xbb\xbf" {
 		_, _ = in.Discard(3) // they were peeked
 		l.off = 3
 	}
-	var buf []byte
 	for ; ; l.n++ {
 		if l.n&255 == 255 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		l.text, buf, err = nextLine(in, buf[:0], quoted)
+		l.text, buf, err = nextLine(in, buf[:0], quoted, false)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("line %d, at byte %d: %w", l.n+1, l.off, err)
 		}
@@ -123,16 +178,19 @@ func forLines(ctx context.Context, path string, r io.ReaderAt, size int64, quote
 			return nil
 		}
 		l.text = trimEnd(l.text)
-		if err := f(l); err != nil {
+		if err := take(l); err != nil {
 			return err
 		}
 		l.off += l.size
 	}
 }
 
-// nextLine reads a line with what ends it; the second slice is the buffer to be used again.
-func nextLine(in *bufio.Reader, buf []byte, quoted bool) (text, rest []byte, err error) {
-	inside := false
+// lineBuffer is what is read at once of a text.
+const lineBuffer = 1 << 18
+
+// nextLine reads a line with what ends it; the second slice is the buffer to be used again. inside says that it begins
+// inside of double quotes.
+func nextLine(in *bufio.Reader, buf []byte, quoted, inside bool) (text, rest []byte, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		if quoted && bytes.Count(part, []byte{'"'})&1 == 1 {
@@ -168,22 +226,37 @@ func trimEnd(b []byte) []byte {
 	return b
 }
 
-// lines gives single lines of a file. Of a compressed one they come from a spool.
+// lines gives single lines of a file. Of a compressed one they come from a spool, a run of frames at a time.
 type lines struct {
-	f      File
-	quoted bool
+	f         File
+	quoted    bool
+	unpacking unpacking
 }
 
-// sample is where a line lies: of a compressed file, its number.
-func (l *lines) sample(x line) Sample {
-	off := x.off
+// file is the file, to be read within a context.
+func (l *lines) file(ctx context.Context) lineFile {
+	return lineFile{l.f.Path, within(ctx, l.f), l.f.Size, l.quoted, l.unpacking}
+}
+
+// sample is where a line lies.
+func (l *lines) sample(x line) (Sample, error) {
+	s := Sample{Key: rowKey(x.n), Off: x.off, Size: max(x.size, 1), Label: -1}
+	var err error
 	if isPacked(l.f.Path) {
-		off = x.n
+		s.Off, err = runOff(l.f.Size, x.run, x.inRun)
 	}
-	return Sample{Key: rowKey(x.n), Off: off, Size: max(x.size, 1), Label: -1}
+	return s, err
 }
 
-// Blocks are the whole of a compressed file, and none of another one.
+// where is the place of a sample in words.
+func (l *lines) where(s Sample) string {
+	if isPacked(l.f.Path) {
+		return "its line" // the source names the sample
+	}
+	return fmt.Sprintf("the line at byte %d", s.Off)
+}
+
+// Blocks are the whole of a compressed file, which Piece cuts, and none of another one.
 func (l *lines) Blocks() []Block {
 	if isPacked(l.f.Path) {
 		return wholeFile()
@@ -191,16 +264,23 @@ func (l *lines) Blocks() []Block {
 	return nil
 }
 
+// Piece implements ByPlace: each run of frames is a block.
+func (l *lines) Piece(off int64) int64 {
+	r, _, ok := runOf(l.f.Size, off)
+	if !ok {
+		return 0
+	}
+	first, err := runOff(l.f.Size, r, 0)
+	if err != nil {
+		return 0
+	}
+	return first
+}
+
 // read appends a line to dst, without what ends it.
 func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	if isPacked(l.f.Path) {
-		what := "lines 1" // the number changes with what a line is taken to be
-		if l.quoted {
-			what = "rows 1"
-		}
-		return l.f.fromSpool(ctx, dst, what, s.Off, func(ctx context.Context, w spool.Writer) error {
-			return forLines(ctx, l.f.Path, within(ctx, l.f), l.f.Size, l.quoted, func(x line) error { return w.Add(x.text) })
-		})
+		return l.readPacked(ctx, dst, s)
 	}
 	from := len(dst)
 	if s.Size > maxLine || s.Off+s.Size > l.f.Size {
@@ -213,7 +293,25 @@ func (l *lines) read(ctx context.Context, dst []byte, s Sample) ([]byte, error) 
 	return dst[:from+len(trimEnd(dst[from:]))], nil
 }
 
-// fromSpool appends the i-th record of the only block of a file to dst. what names its content.
+// readPacked is read of a compressed file.
+func (l *lines) readPacked(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	what := "lines" // it changes with what a line is taken to be
+	if l.quoted {
+		what = "rows"
+	}
+	run, i, ok := runOf(l.f.Size, s.Off)
+	if !ok { // as an index of before has it
+		return l.f.fromSpool(ctx, dst, what+" 1", i, func(ctx context.Context, w spool.Writer) error {
+			return l.file(ctx).each(ctx, func(x line) error { return w.Add(x.text) })
+		})
+	}
+	what = fmt.Sprintf("%s 2 %d %t", what, run.at, run.inside)
+	return l.f.fromSpool(ctx, dst, what, i, func(ctx context.Context, w spool.Writer) error {
+		return l.file(ctx).eachOf(ctx, run, func(x line) error { return w.Add(x.text) })
+	})
+}
+
+// fromSpool appends the i-th record of a block of a file to dst. what names its content.
 func (f *File) fromSpool(ctx context.Context, dst []byte, what string, i int64, make spool.Make) ([]byte, error) {
 	return fromBlock(ctx, f.Spool, what+"\x00"+f.ID, dst, int(i), make)
 }

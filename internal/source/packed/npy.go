@@ -331,12 +331,20 @@ func (npy) Open(_ context.Context, _ Address, f File) (Rows, error) {
 func (r *arrayRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
 	from := len(dst)
 	dst = slices.Grow(dst, int(r.size))[:from+int(r.size)]
-	for i, room := range r.schema.Frame(dst[from:], r.dims) {
+	rooms := r.schema.Frame(dst[from:], r.dims)
+	done, err := r.readTogether(ctx, rooms, s.Off)
+	if err != nil {
+		return dst[:from], fmt.Errorf("row %d: %w", s.Off, err)
+	}
+	for i, room := range rooms {
 		x := &r.arrays[i]
 		if s.Off >= x.shape[0] {
 			return dst[:from], fmt.Errorf("row %d of %d", s.Off, x.shape[0])
 		}
-		if err := x.read(ctx, room, s.Off); err != nil {
+		if !done {
+			err = x.read(ctx, room, s.Off)
+		}
+		if err != nil {
 			return dst[:from], fmt.Errorf("field %s: %w", r.schema.Fields[i].Name, err)
 		}
 		if x.swap {

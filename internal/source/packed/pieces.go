@@ -220,10 +220,11 @@ type givenLine[T any] struct {
 // scanLines calls take for all lines of a file that give something, in order. of says what a line gives, and is called
 // from any goroutine; its errors get the number and the place of the line.
 func scanLines[T any](
-	ctx context.Context, f File, piece int64, of func(line) (x T, ok bool, err error), take func(T, line) error,
+	ctx context.Context, f lineFile, goroutines int, piece int64, of func(line) (x T, ok bool, err error),
+	take func(T, line) error,
 ) error {
-	if f.Goroutines < 2 || isPacked(f.Path) || f.Size <= piece {
-		return forLines(ctx, f.Path, f, f.Size, false, func(l line) error {
+	if goroutines < 2 || isPacked(f.path) || f.size <= piece {
+		return f.each(ctx, func(l line) error {
 			x, ok, err := of(l)
 			switch {
 			case err != nil:
@@ -234,7 +235,7 @@ func scanLines[T any](
 			return take(x, l)
 		})
 	}
-	p := pieces[*[]givenLine[T]]{r: f.ReaderAt, size: f.Size, piece: piece, most: min(f.Goroutines, maxPieces),
+	p := pieces[*[]givenLine[T]]{r: f.r, size: f.size, piece: piece, most: min(goroutines, maxPieces),
 		begin: func() *[]givenLine[T] { return &[]givenLine[T]{} },
 		line: func(w *[]givenLine[T], l line) error {
 			x, ok, err := of(l)

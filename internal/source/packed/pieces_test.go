@@ -75,13 +75,16 @@ type seen struct {
 // scanBy scans text, or lines with a number in front, in pieces of some bytes.
 func scanBy(ctx context.Context, f File, piece int64, numbers bool) (out seen) {
 	l := &lines{f: f}
-	err := scanLines(ctx, f, piece, func(x line) (int64, bool, error) {
+	err := scanLines(ctx, l.file(ctx), f.Goroutines, piece, func(x line) (int64, bool, error) {
 		if bytes.Contains(x.text, []byte("bad")) {
 			return 0, false, fmt.Errorf("%q is bad", x.text)
 		}
 		return int64(len(x.text)), !numbers || len(bytes.TrimSpace(x.text)) > 0, nil
 	}, func(n int64, x line) error {
-		s := l.sample(x)
+		s, err := l.sample(x)
+		if err != nil {
+			return err
+		}
 		s.Label = n
 		if n == 17 {
 			return fmt.Errorf("sample %s is not wanted", s.Key)
@@ -162,10 +165,9 @@ func TestShapesOfPiecesAreThoseOfTheFile(t *testing.T) {
 			return "{" + strings.Join(parts, ", ") + "}"
 		})
 		f := newOnce(b)
-		file := File{ReaderAt: f, Path: "a.jsonl", Size: int64(len(b))}
-		want, wantErr := inferJSON(t.Context(), Address{Scheme: "jsonl"}, file, 1<<20)
-		file.Goroutines = 3
-		got, err := inferJSON(t.Context(), Address{Scheme: "jsonl"}, file, 3+int64(r.IntN(80)))
+		file := lineFile{path: "a.jsonl", r: f, size: int64(len(b))}
+		want, wantErr := inferJSON(t.Context(), Address{Scheme: "jsonl"}, file, 1, 1<<20)
+		got, err := inferJSON(t.Context(), Address{Scheme: "jsonl"}, file, 3, 3+int64(r.IntN(80)))
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) || (got == nil) != (want == nil) {
 			t.Fatalf("seed %d: %s: %v, not %v", seed, b, err, wantErr)
 		}
@@ -245,15 +247,15 @@ func (e endless) ReadAt(p []byte, off int64) (int, error) {
 func TestPiecesEndWithTheirContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
-	err := scanLines(ctx, File{ReaderAt: endless{cancel}, Path: "a.txt", Size: 1 << 40, Goroutines: 4}, pieceBytes,
+	err := scanLines(ctx, lineFile{path: "a.txt", r: endless{cancel}, size: 1 << 40}, 4, pieceBytes,
 		func(line) (struct{}, bool, error) { return struct{}{}, true, nil },
 		func(struct{}, line) error { n++; return nil })
 	if !errors.Is(err, context.Canceled) || n > 16<<20/3 {
 		t.Errorf("%d lines, %v", n, err)
 	}
 	enough := errors.New("enough")
-	f := File{ReaderAt: endless{func() {}}, Path: "a.txt", Size: 1 << 40, Goroutines: 4}
-	err = scanLines(t.Context(), f, pieceBytes,
+	f := lineFile{path: "a.txt", r: endless{func() {}}, size: 1 << 40}
+	err = scanLines(t.Context(), f, 4, pieceBytes,
 		func(line) (struct{}, bool, error) { return struct{}{}, true, nil },
 		func(struct{}, line) error { return enough })
 	if !errors.Is(err, enough) {
@@ -269,7 +271,7 @@ func TestTooLongLineOfPieces(t *testing.T) {
 		}
 		return len(p), nil
 	})
-	err := scanLines(t.Context(), File{ReaderAt: r, Path: "a.txt", Size: 1 << 40, Goroutines: 2}, pieceBytes,
+	err := scanLines(t.Context(), lineFile{path: "a.txt", r: r, size: 1 << 40}, 2, pieceBytes,
 		func(line) (struct{}, bool, error) { return struct{}{}, true, nil }, func(struct{}, line) error { return nil })
 	if want := fmt.Sprintf("line 1, at byte 0: it has more than %d bytes", maxLine); fmt.Sprint(err) != want {
 		t.Errorf("%v", err)

@@ -17,11 +17,12 @@ func InRanges(scheme, file string) bool {
 	return slices.Contains(inRanges, scheme) && !slices.Contains(compressed, strings.ToLower(path.Ext(file)))
 }
 
-// Decoded reports whether the samples of a file are decoded in blocks, so that its Rows are InPieces: row groups and
-// record batches, and compressed files as a whole.
+// Decoded reports whether the samples of a file may be held in pieces, so that its Rows are InPieces: row groups,
+// record batches, rows of arrays, frames of compressed lines, other compressed files as a whole. Where OpenRows gives
+// others, as of a compressed .npz, they are not.
 func Decoded(scheme, file string) bool {
 	switch scheme {
-	case "parquet", "hf":
+	case "parquet", "hf", "npy", "npz", "tokens":
 		return true
 	case "wds":
 		return isPackedTar(file)
@@ -31,4 +32,21 @@ func Decoded(scheme, file string) bool {
 		return isPacked(file)
 	}
 	return false
+}
+
+// WhyNoBlocks says why samples of a file that has no blocks do not lie together, in words that follow the name of the
+// file, and what to do about it; "" = there is nothing to say.
+func WhyNoBlocks(scheme, file string) (why, hint string) {
+	const pack = "use order stratified: a sample of it is a few reads wherever it lies"
+	switch scheme {
+	case "lmdb":
+		return "keeps its values on pages in the order in which they were written, not in that of its keys", pack
+	case "beton":
+		return "keeps its samples on pages in the order in which the processes that wrote it were done", pack
+	case "npz":
+		return "has members that are compressed, each as a whole", "write it with numpy.savez, or use order stratified"
+	case "fasta":
+		return "is compressed in blocks of 64 KiB, which are read one by one", "unpack it with bgzip -d, or " + pack
+	}
+	return "", ""
 }

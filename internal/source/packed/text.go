@@ -9,7 +9,10 @@ import (
 )
 
 // text is lines of UTF-8: each is a sample with the field text.
-type text struct{ identity }
+type text struct {
+	identity
+	unpacking
+}
 
 const textName = "text"
 
@@ -26,14 +29,20 @@ func (text) Schema(
 	return record.Schema{Fields: []record.Field{textField(textName)}}, nil
 }
 
-func (text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
-	l := &lines{f: f}
-	err := scanLines(ctx, f, pieceBytes, func(x line) (none struct{}, ok bool, err error) {
+func (t text) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+	l := &lines{f: f, unpacking: t.unpacking}
+	err := scanLines(ctx, l.file(ctx), f.Goroutines, pieceBytes, func(x line) (none struct{}, ok bool, err error) {
 		if !utf8.Valid(x.text) {
 			return none, false, errNoUTF8
 		}
 		return none, true, nil
-	}, func(_ struct{}, x line) error { return emit(l.sample(x)) })
+	}, func(_ struct{}, x line) error {
+		s, err := l.sample(x)
+		if err != nil {
+			return err
+		}
+		return emit(s)
+	})
 	return Found{}, err
 }
 
@@ -44,8 +53,8 @@ type textRows struct {
 	schema *record.Schema
 }
 
-func (text) Open(_ context.Context, _ Address, f File) (Rows, error) {
-	return &textRows{lines{f: f}, f.Schema}, nil
+func (t text) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	return &textRows{lines{f: f, unpacking: t.unpacking}, f.Schema}, nil
 }
 
 func (r *textRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
