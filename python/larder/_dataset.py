@@ -295,14 +295,32 @@ def fetch(base: Any, index: int) -> Any:
 
 def code(base: Any) -> str:
     """The digest of a dataset's code: the source of its class; a Hugging Face dataset has a fingerprint of its own."""
-    own = getattr(base, "_fingerprint", None)
-    if isinstance(own, str) and type(base).__module__.partition(".")[0] == "datasets":
+    own = _hugging_face(base)
+    if own:
         return own
     if _kind(base) == "ConcatDataset":
         return "+".join(code(d) for d in base.datasets)
     if isinstance(base, Listed):
         return code(base.base)
     return _digest.type_source(type(base))
+
+
+def _hugging_face(base: Any) -> str:
+    """The fingerprint of a Hugging Face dataset; empty for any other."""
+    own = getattr(base, "_fingerprint", None)
+    return own if isinstance(own, str) and type(base).__module__.partition(".")[0] == "datasets" else ""
+
+
+def hint(base: Any, message: str) -> str:
+    """What to do where a dataset is another one than the daemon knows by its name; empty: what the daemon says."""
+    bases = base.datasets if _kind(base) == "ConcatDataset" else [base.base if isinstance(base, Listed) else base]
+    if "code is" not in message or not any(_hugging_face(b) for b in bases):
+        return ""
+    return (
+        "of a datasets.Dataset the code is its _fingerprint; if both scripts make the same dataset, say "
+        "shuffle(seed=...), keep open files and connections out of the functions of map, filter and with_transform "
+        "(datasets warns of one that it cannot hash), or give map(new_fingerprint=...); else another version= or name="
+    )
 
 
 def packed(indices: Sequence[int] | Indices) -> bytes:

@@ -163,7 +163,7 @@ def _op(t: Any, name: str, v2: bool) -> ops.Op:
     if name == "AutoAugment" and t.policies != t._get_policies(t.policy):
         raise NotNative("AutoAugment has policies of its own")
     message = _foreign.op(t, ())
-    made: ops.Op = getattr(ops, message["name"])(**message["args"])
+    made: ops.Op = getattr(ops, message.get("name", name))(**message.get("args", {}))
     return made
 
 

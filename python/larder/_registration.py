@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from . import _builtin, _daemon, _messages, _mix, _nested
+from . import _builtin, _daemon, _dataset, _messages, _mix, _nested
 from ._batches import Batches
 from ._caller import warn
 from ._messages import JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
@@ -38,7 +38,12 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
         if shared.loaded is None:
             return
     if shared.plan is not None and not shared.plan.reads:
-        s.call(_messages.ADD_RECORDS, shared.plan.records(), deadline)
+        try:
+            s.call(_messages.ADD_RECORDS, shared.plan.records(), deadline)
+        except InvalidError as e:
+            if e.reason == "ALREADY_EXISTS":
+                e.hint = _dataset.hint(shared.plan.part.base, e.message) or e.hint
+            raise
     body: RegisterJobRequest = {"spec": spec}
     loaded = shared.loaded
     if loaded is not None:
