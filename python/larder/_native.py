@@ -160,7 +160,7 @@ def _op(t: Any, name: str, v2: bool) -> ops.Op:
     for a in known:
         if hasattr(t, a):
             _require(name, a, getattr(t, a))
-    if name == "AutoAugment" and t.policies != t._get_policies(t.policy):
+    if name == "AutoAugment" and t.policies != type(t)(t.policy).policies:
         raise NotNative("AutoAugment has policies of its own")
     message = _foreign.op(t, ())
     made: ops.Op = getattr(ops, message.get("name", name))(**message.get("args", {}))
