@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils import data
@@ -26,6 +26,7 @@ from .errors import InvalidError
 
 __all__ = ["DataLoader"]
 
+Sample = TypeVar("Sample", covariant=True)
 _FOREVER = 1e6  # seconds: torch's timeout=0
 _MOST = 64  # batches ahead
 _LARDER = (
@@ -35,7 +36,7 @@ _LARDER = (
 )
 
 
-class DataLoader:
+class DataLoader(Generic[Sample]):
     """torch's DataLoader on larder: the same arguments, the same batches.
 
     Args:
@@ -72,7 +73,7 @@ class DataLoader:
     """
 
     def __init__(
-        self,
+        self: DataLoader[Any],
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
@@ -246,7 +247,7 @@ class DataLoader:
         """Leaves the job and ends the workers."""
         self.loader.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[Sample]:
         return self
 
     def __exit__(self, *_exc: object) -> None:
