@@ -41,7 +41,7 @@ class DataLoader(Generic[Sample]):
 
     Args:
         dataset: a map-style dataset. A torchvision ImageFolder whose transforms larder has with equal bits is prepared
-            by the daemon itself (``native=False``: by workers).
+            by the daemon itself (``native=False``: by workers). ``NativeWarning`` says once which, and why.
         batch_size, shuffle, sampler, batch_sampler, drop_last: as torch's. Samplers that say which samples there are
             and leave the order to chance (sequential, random without replacement, subset-random) get an order of
             larder's, and so do distributed ones, of which all ranks get floor(n / ranks) samples, none twice. Any other
@@ -50,7 +50,7 @@ class DataLoader(Generic[Sample]):
             first one has.
         num_workers: worker processes of this loader; 0 runs the dataset in this process, while it waits for a batch.
         collate_fn: gets the list of samples, in this process.
-        pin_memory, pin_memory_device: copies batches into pinned memory, where there is a GPU.
+        pin_memory, pin_memory_device: copies batches into pinned memory, where there is a GPU; else nothing.
         timeout: seconds that a batch may take; 0 = any.
         worker_init_fn, multiprocessing_context, persistent_workers: as torch's. Workers that stay keep the dataset as
             it was when they started.
