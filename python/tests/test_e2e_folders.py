@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 
 import pytest
+from real import draw
 from test_e2e_python import loader_of, same
 
 import larder
@@ -152,3 +154,17 @@ def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small):
         warnings.simplefilter("error", larder.NativeWarning)
         loader_of(cases[0][0], batch_size=4)
         loader_of(folder(T.Pad(2)), batch_size=4, native=False)
+
+
+@pytest.mark.filterwarnings("always::larder.NativeWarning")
+def test_a_folder_that_has_changed_runs_as_it_was(loader_of, torch, tmp_path):
+    from torchvision import datasets
+    from torchvision import transforms as T
+
+    root = draw(tmp_path / "images", 2, 3)
+    dataset = datasets.ImageFolder(str(root), T.Compose([T.CenterCrop(8), T.ToTensor()]))
+    shutil.copy(root / "class000" / "000.jpg", root / "class000" / "zzz.jpg")
+    with pytest.warns(larder.NativeWarning, match="the folder has changed since the dataset was made"):
+        ours = loader_of(dataset, batch_size=6)
+    (got,), (want,) = ours, torch.utils.data.DataLoader(dataset, batch_size=6)
+    same(torch, got, want)
