@@ -33,8 +33,7 @@ def main(train: Callable[[int, int, Path], None], prepare: Callable[[Path], obje
         jobs = [subprocess.Popen([*command, str(n)]) for n in (0, 1)]
         codes = [job.wait() for job in jobs]
         after = look.stats().totals
-    print(
-        f"both jobs together: {after.samples_delivered - before.samples_delivered} samples from "
-        f"{after.decodes - before.decodes} items"
-    )
+    samples = after.samples_delivered - before.samples_delivered
+    items = after.decodes - before.decodes
+    print(f"both jobs together: {samples} samples from {items} items; {samples - items} were not made again")
     return max(codes)

@@ -38,6 +38,7 @@ class Part:
     base: Any
     indices: Indices | None
     length: int  # of base
+    repeats: str = ""  # the samples that the base, which is a part with repeats, has more than once, in words
 
     @property
     def rows(self) -> int:
@@ -104,10 +105,18 @@ def understand(dataset: Any) -> Part:
         )  # fmt: skip
     if part.length > _MOST:
         raise InvalidError(f"{describe(dataset)} has {part.length} samples, more than {_MOST}", subject="dataset")
-    if part.indices is not None and len(np.unique(part.indices)) != len(part.indices):
-        # An epoch gives each sample once: parts that repeat some are datasets of their own.
-        return Part(dataset, None, len(dataset))
+    if part.indices is not None:
+        found, counts = np.unique(part.indices, return_counts=True)
+        if len(found) != len(part.indices):
+            # An epoch gives each sample once: parts that repeat some are datasets of their own.
+            return Part(dataset, None, len(dataset), _repeated(found[counts > 1]))
     return part
+
+
+def _repeated(samples: Indices) -> str:
+    """Samples that a part has more than once, in words."""
+    more = f" and {len(samples) - 5} more" if len(samples) > 5 else ""
+    return f"{'sample' if len(samples) == 1 else 'samples'} {', '.join(str(int(i)) for i in samples[:5])}{more}"
 
 
 def require_map_style(dataset: Any) -> None:
@@ -164,13 +173,15 @@ def _unwrap(dataset: Any) -> Part:
     return Part(dataset, None, len(dataset))
 
 
+_GIVE = ("__getitem__", "__getitems__", "__len__")  # how a class gives its samples
+
+
 def _kind(dataset: Any) -> str:
     """Which dataset of torch this is, if its samples are the plain ones of that class."""
     data = sys.modules.get("torch.utils.data")
     if data is not None:
         for cls in (data.Subset, data.ConcatDataset):
-            same = ("__getitem__", "__len__")
-            if isinstance(dataset, cls) and all(getattr(type(dataset), n) is getattr(cls, n) for n in same):
+            if isinstance(dataset, cls) and all(getattr(type(dataset), n, 0) is getattr(cls, n, 0) for n in _GIVE):
                 return str(cls.__name__)
     return ""
 
@@ -295,14 +306,38 @@ def fetch(base: Any, index: int) -> Any:
 
 def code(base: Any) -> str:
     """The digest of a dataset's code: the source of its class; a Hugging Face dataset has a fingerprint of its own."""
-    own = getattr(base, "_fingerprint", None)
-    if isinstance(own, str) and type(base).__module__.partition(".")[0] == "datasets":
+    own = _hugging_face(base)
+    if own:
         return own
     if _kind(base) == "ConcatDataset":
         return "+".join(code(d) for d in base.datasets)
     if isinstance(base, Listed):
         return code(base.base)
     return _digest.type_source(type(base))
+
+
+def _hugging_face(base: Any) -> str:
+    """The fingerprint of a Hugging Face dataset; empty for any other."""
+    own = getattr(base, "_fingerprint", None)
+    return own if isinstance(own, str) and type(base).__module__.partition(".")[0] == "datasets" else ""
+
+
+def hint(part: Part, message: str) -> str:
+    """What to do where a dataset is another one than the daemon knows by its name; empty: what the daemon says."""
+    if part.repeats:
+        return (
+            f"this part has {part.repeats} more than once, so it is a dataset of its own and shares nothing with the "
+            "one that it is a part of: give it another name=, or the whole dataset and a sampler= that repeats them"
+        )
+    base = part.base.base if isinstance(part.base, Listed) else part.base
+    bases = base.datasets if _kind(base) == "ConcatDataset" else [base]
+    if "code is" not in message or not any(_hugging_face(b) for b in bases):
+        return ""
+    return (
+        "of a datasets.Dataset the code is its _fingerprint; if both scripts make the same dataset, say "
+        "shuffle(seed=...), keep open files and connections out of the functions of map, filter and with_transform "
+        "(datasets warns of one that it cannot hash), or give map(new_fingerprint=...); else another version= or name="
+    )
 
 
 def packed(indices: Sequence[int] | Indices) -> bytes:

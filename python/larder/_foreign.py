@@ -77,6 +77,12 @@ _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+def attributes(name: str) -> tuple[str, ...] | None:
+    """The attributes of a class of torchvision that its op takes over; None: it has no op."""
+    known = _TORCHVISION.get(name)
+    return None if known is None else known[1]
+
+
 def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
     """The op that one object of torchvision stands for; ``known_ops`` are named in the error of one that has none.
 

@@ -30,12 +30,9 @@ def shared(given: Arguments) -> Shared:
     given = given.sampled()
     native = _native_of(given)
     if native is not None:
-        made = _registered(_translated(given, native).checked())
-        why = _differs(made, native)
-        if not why:
-            _say(native)
+        made = _as_folder(given, native)
+        if made is not None:
             return made
-        made.close()
     checked = given.checked()
     if checked.plan is not None and checked.plan.reads:
         checked.plan.show(_read(given, checked.plan))
@@ -99,17 +96,38 @@ def _registered(checked: Checked) -> Shared:
 
 
 def _native_of(given: Arguments) -> Native | None:
-    """The folder of images that stands for a dataset, if nothing speaks against it."""
-    python = [n for n in _ONLY_PYTHON if getattr(given, n) is not None]
-    if isinstance(given.dataset, str) or not _checks.flag("native", given.native) or python or given.transform:
+    """The folder of images that stands for a dataset, if nothing speaks against it; if something does, it is said."""
+    if isinstance(given.dataset, str) or not _checks.flag("native", given.native):
         return None
+    python = [n for n in _ONLY_PYTHON if getattr(given, n) is not None]
     try:
+        if python or given.transform:
+            raise NotNative(f"{(python or ['transform'])[0]}= is given, which has workers run it")
         return _native.convert(given.dataset)
-    except NotNative:
+    except NotNative as e:
+        _say_why(given.dataset, str(e))
         return None
 
 
 _ONLY_PYTHON = ("name", "cache", "collate_fn", "ragged", "worker_init_fn", "subset", "fields")
+
+
+def _as_folder(given: Arguments, native: Native) -> Shared | None:
+    """The job on the folder; None where the daemon would not give what the dataset gives, which is said."""
+    try:
+        made = _registered(_translated(given, native).checked())
+    except InvalidError as e:
+        if e.reason != "RECIPE_INVALID":
+            raise
+        _say_why(given.dataset, e.message)
+        return None
+    why = _differs(made, native)
+    if not why:
+        _say(native)
+        return made
+    made.close()
+    _say_why(given.dataset, why)
+    return None
 
 
 def _translated(given: Arguments, native: Native) -> Arguments:
@@ -151,3 +169,16 @@ def _say(native: Native) -> None:
             "native=False has workers run it",
             NativeWarning,
         )
+
+
+def _say_why(dataset: Any, why: str) -> None:
+    """Says once why workers run an ImageFolder."""
+    folder = _native.folder_of(dataset)
+    if folder is None or (key := f"{folder.root}: {why}") in _said:
+        return
+    _said.add(key)
+    warn(
+        f"the ImageFolder of {folder.root} runs as any dataset in Python does, not on the daemon's own decoders and "
+        f"ops: {why}. native=False says that this is meant",
+        NativeWarning,
+    )

@@ -1,20 +1,31 @@
 """torchvision's ImageFolder as a dataset of the daemon, where both give the same bits.
 
-Every parameter is looked at. What is not known to give equal bits (docs/parity.md) is not translated, and the dataset
-runs in worker processes as any other does.
+Every attribute of every transform is looked at. What is not known to give equal bits (docs/parity.md) is not
+translated, and the dataset runs in worker processes as any other does.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import ops
+from . import _foreign, ops
 
 _FORMATS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+_TENSORS = {"ToTensor": "float", "PILToTensor": "bytes", "ToImage": "bytes"}  # what an image becomes
+_CASTS = ("ConvertImageDtype", "ToDtype")
+_LAST = (*_TENSORS, *_CASTS, "Normalize")
+_PASSED = {"training", "inplace", "antialias", "policies"}  # change nothing on PIL images, or are looked at elsewhere
+_SCALE = "it multiplies by 1/255, and torchvision.transforms and larder divide by 255"
+_SOLARIZE = "the thresholds of its solarize are not those of torchvision.transforms, which larder has"
+_V2_DIFFERS = {  # in last bits, or more
+    "GaussianBlur": "its weights are not those of torchvision.transforms, which larder has",
+    **dict.fromkeys(("RandAugment", "TrivialAugmentWide", "AutoAugment"), _SOLARIZE),
+    **dict.fromkeys(("ToDtype", "ConvertImageDtype"), _SCALE),
+}
 
 
 class Native(NamedTuple):
@@ -30,16 +41,30 @@ class NotNative(Exception):
     """Why a dataset stays in Python; the message says it in words."""
 
 
+def folder_of(dataset: Any) -> Any:
+    """The ImageFolder that a dataset is, or is a Subset of; None where there is none."""
+    data, folder = sys.modules.get("torch.utils.data"), sys.modules.get("torchvision.datasets.folder")
+    if data is None or folder is None:
+        return None
+    while isinstance(dataset, data.Subset):
+        dataset = dataset.dataset
+    return dataset if isinstance(dataset, folder.ImageFolder) else None
+
+
 def convert(dataset: Any) -> Native:
     """The folder and the ops of an ImageFolder.
 
     Raises:
         NotNative: it is none, or one of its parameters has no counterpart with equal bits.
     """
-    vision = sys.modules.get("torchvision")
-    folder = sys.modules.get("torchvision.datasets.folder")
-    if vision is None or folder is None or type(dataset) is not folder.ImageFolder:
+    inside = folder_of(dataset)
+    if inside is None:
         raise NotNative("it is no torchvision.datasets.ImageFolder")
+    if inside is not dataset:
+        raise NotNative("it is a Subset, and the daemon takes whole folders, with subset= of larder.Loader")
+    vision, folder = sys.modules["torchvision"], sys.modules["torchvision.datasets.folder"]
+    if type(dataset) is not folder.ImageFolder:
+        raise NotNative(f"{type(dataset).__qualname__} is a class of its own")
     if dataset.loader is not folder.default_loader or vision.get_image_backend() != "PIL":
         raise NotNative("it has a loader of its own")
     if dataset.target_transform is not None:
@@ -62,26 +87,23 @@ def recipe(transform: Any) -> list[ops.Op]:
         NotNative: a step has no counterpart with equal bits, or the result is no tensor of one size.
     """
     found: list[ops.Op] = []
-    phase, sized = "image", False  # "image": PIL; "bytes": a uint8 tensor; "float": a float32 tensor in [0, 1]
-    for t in _flat(transform):
+    phase, sized = "image", False  # "image": PIL; "bytes": a uint8 tensor; "float": in [0, 1]; "normal": normalised
+    grey = False  # the image has one channel
+    for t, v2 in _flat(transform):
         name = type(t).__name__
-        if name in ("ToTensor", "PILToTensor") and phase == "image":
-            found.append(ops.ToTensor() if name == "ToTensor" else ops.PILToTensor())
-            phase = "float" if name == "ToTensor" else "bytes"
-        elif name == "ConvertImageDtype" and phase == "bytes" and str(t.dtype) == "torch.float32":
-            found[-1] = ops.ToTensor()
-            phase = "float"
-        elif name == "Normalize" and phase == "float":
-            found.append(ops.Normalize(_numbers(t, "mean"), _numbers(t, "std")))
-            phase = "normal"
-        elif phase == "image":
-            if found and isinstance(found[-1], ops.Grayscale) and found[-1].num_output_channels == 1:
+        if name == "ToPureTensor" and v2 and phase != "image":
+            continue
+        op = _op(t, name, v2)
+        if phase == "image" and name not in _LAST:
+            if grey:
                 raise NotNative(f"{name} comes after Grayscale(1)")
-            op = _image_op(t, name)
+            if name == "RandomErasing" and not v2:
+                raise NotNative("RandomErasing comes before the image has become a tensor")
             sized = _fixes(op, sized)
-            found.append(op)
+            grey = isinstance(op, ops.Grayscale) and op.num_output_channels == 1
         else:
-            raise NotNative(f"{name} comes after the image has become a tensor")
+            phase = _finish(name, phase, grey)
+        found.append(op)
     if phase == "image":
         raise NotNative("its transform gives PIL images, no tensors")
     if not sized:
@@ -89,74 +111,121 @@ def recipe(transform: Any) -> list[ops.Op]:
     return found
 
 
-def _flat(t: Any) -> Iterator[Any]:
-    module = sys.modules.get("torchvision.transforms.transforms")
+def _finish(name: str, phase: str, grey: bool) -> str:
+    """What the image is behind a step that makes a tensor of it, or works on one."""
+    if name in _TENSORS and phase == "image":
+        return _TENSORS[name]
+    if name in _CASTS and phase == "bytes":
+        return "float"
+    if name == "Normalize" and phase == "float":
+        return "normal"
+    if name == "RandomErasing":
+        if grey and phase == "bytes":
+            raise NotNative("RandomErasing of bytes comes after Grayscale(1)")
+        return phase
+    if phase == "image":
+        raise NotNative(f"{name} comes before the image has become a tensor")
+    if name in ("Normalize", *_CASTS):
+        raise NotNative(f"{name} comes after {'bytes' if phase == 'bytes' else 'floats'}")
+    raise NotNative(f"{name} comes after the image has become a tensor")
+
+
+def _flat(t: Any) -> Iterator[tuple[Any, bool]]:
+    """The steps of a transform, and whether each is one of torchvision.transforms.v2."""
     if t is None:
         return
-    if module is None or type(t) is not getattr(module, type(t).__name__, None):
-        raise NotNative(f"{type(t).__module__}.{type(t).__name__} is none of torchvision.transforms")
-    if isinstance(t, module.Compose):
+    name, v2 = type(t).__name__, type(t).__module__.startswith("torchvision.transforms.v2.")
+    module = sys.modules.get("torchvision.transforms" + ".v2" * v2)
+    if module is None or type(t) is not getattr(module, name, None):
+        raise NotNative(f"{type(t).__module__}.{name} is none of torchvision.transforms")
+    if name == "Compose":
         for x in t.transforms:
             yield from _flat(x)
     else:
-        yield t
+        yield t, v2
 
 
-def _image_op(t: Any, name: str) -> ops.Op:
-    if name == "Resize":
-        return ops.Resize(_size(t), _interpolation(t), t.max_size)
-    if name == "CenterCrop":
-        return ops.CenterCrop(_size(t))
-    if name == "RandomResizedCrop":
-        return ops.RandomResizedCrop(_size(t), _numbers(t, "scale"), _numbers(t, "ratio"), _interpolation(t))
-    if name == "RandomHorizontalFlip":
-        return ops.RandomHorizontalFlip(_number(t, "p"))
-    if name == "RandomVerticalFlip":
-        return ops.RandomVerticalFlip(_number(t, "p"))
-    if name == "Grayscale" and t.num_output_channels in (1, 3):
-        return ops.Grayscale(t.num_output_channels)
-    if name == "ColorJitter":
-        ranges = {
-            n: _numbers(t, n) for n in ("brightness", "contrast", "saturation", "hue") if getattr(t, n) is not None
-        }
-        return ops.ColorJitter(**ranges)
-    raise NotNative(f"{name} has no counterpart in the daemon")
+def _op(t: Any, name: str, v2: bool) -> ops.Op:
+    """The op of one transform, whose attributes are all known to mean the same."""
+    known = _foreign.attributes(name)
+    if known is None or name in ("MixUp", "CutMix"):
+        raise NotNative(f"{name} has no counterpart in the daemon")
+    if v2 and name in _V2_DIFFERS and getattr(t, "scale", True) is not False:
+        raise NotNative(f"v2's {name} gives other bits: {_V2_DIFFERS[name]}")
+    others = sorted(n for n in vars(t) if not n.startswith("_") and n not in known and n not in _PASSED)
+    if others:
+        raise NotNative(f"{name} has {others[0]}, which larder does not know")
+    if getattr(t, "_forward_hooks", None) or getattr(t, "_forward_pre_hooks", None):
+        raise NotNative(f"{name} has hooks")
+    for a in known:
+        if hasattr(t, a):
+            _require(name, a, getattr(t, a))
+    if name == "AutoAugment" and t.policies != type(t)(t.policy).policies:
+        raise NotNative("AutoAugment has policies of its own")
+    message = _foreign.op(t, ())
+    made: ops.Op = getattr(ops, message.get("name", name))(**message.get("args", {}))
+    return made
+
+
+def _require(name: str, attribute: str, value: Any) -> None:
+    """Raises NotNative for a value of another kind than those that are known to mean the same in the daemon."""
+    if hasattr(value, "tolist"):
+        raise NotNative(f"{name} has {attribute} as {type(value).__name__}")
+    fits = _scale if (name, attribute) == ("ToDtype", "scale") else _KINDS[attribute]
+    if not fits(value):
+        raise NotNative(f"{name} has {attribute}={value!r:.100}")
+
+
+def _whole(v: Any) -> bool:
+    return type(v) is int
+
+
+def _number(v: Any) -> bool:
+    return isinstance(v, (int, float)) and not isinstance(v, bool)
+
+
+def _numbers(v: Any) -> bool:
+    return isinstance(v, (list, tuple)) and all(map(_number, v))
+
+
+def _some(v: Any) -> bool:
+    return v is None or _numbers(v)
+
+
+def _scale(v: Any) -> bool:
+    return type(v) is bool
+
+
+def _size(v: Any) -> bool:
+    return _whole(v) or (isinstance(v, (list, tuple)) and len(v) in (1, 2) and all(map(_whole, v)))
+
+
+def _fill(v: Any) -> bool:
+    return v is None or _whole(v) or (isinstance(v, (list, tuple)) and len(v) == 3 and all(map(_whole, v)))
+
+
+# By attribute: whether a value is one of those that mean the same. The daemon checks bounds.
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "size": _size,
+    "interpolation": lambda v: getattr(v, "value", v) in _INTERPOLATIONS,
+    "max_size": lambda v: v is None or _whole(v),
+    "num_output_channels": lambda v: v in (1, 3) and _whole(v),
+    "dtype": lambda v: str(v) == "torch.float32",
+    "fill": _fill,
+    "expand": lambda v: type(v) is bool,
+    "policy": lambda v: getattr(v, "value", None) in ("imagenet", "cifar10", "svhn"),
+    "value": lambda v: v is None or v == "random" or _number(v) or _numbers(v),
+    **dict.fromkeys(("p", "threshold", "sharpness_factor"), _number),
+    **dict.fromkeys(("bits", "num_ops", "magnitude", "num_magnitude_bins"), _whole),
+    **dict.fromkeys(("ratio", "mean", "std", "kernel_size", "sigma", "degrees"), _numbers),
+    **dict.fromkeys(("scale", "center", "translate", "shear", "brightness", "contrast", "saturation", "hue"), _some),
+}
 
 
 def _fixes(op: ops.Op, sized: bool) -> bool:
     """Whether all images have one size after the op."""
     if isinstance(op, (ops.CenterCrop, ops.RandomResizedCrop)):
         return True
-    return not isinstance(op.size, int) if isinstance(op, ops.Resize) else sized
-
-
-def _size(t: Any) -> int | list[int]:
-    size = t.size
-    if isinstance(size, int) and not isinstance(size, bool):
-        return size
-    if isinstance(size, (list, tuple)) and len(size) in (1, 2) and all(type(x) is int for x in size):
-        return int(size[0]) if len(size) == 1 else [int(x) for x in size]
-    raise NotNative(f"{type(t).__name__} has the size {size!r}")
-
-
-def _interpolation(t: Any) -> str:
-    value = getattr(t.interpolation, "value", t.interpolation)
-    if value not in _INTERPOLATIONS:
-        raise NotNative(f"{type(t).__name__} has the interpolation {value!r}")
-    return str(value)
-
-
-def _number(t: Any, name: str) -> float:
-    value = getattr(t, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise NotNative(f"{type(t).__name__} has {name}={value!r}")
-    return float(value)
-
-
-def _numbers(t: Any, name: str) -> list[float]:
-    value = getattr(t, name)
-    if hasattr(value, "tolist"):
-        raise NotNative(f"{type(t).__name__} has {name} as {type(value).__name__}")
-    if not isinstance(value, (list, tuple)) or not all(isinstance(x, (int, float)) for x in value):
-        raise NotNative(f"{type(t).__name__} has {name}={value!r}")
-    return [float(x) for x in value]
+    if isinstance(op, ops.Resize):
+        return not isinstance(op.size, int) and len(op.size) == 2
+    return sized and not (isinstance(op, ops.RandomRotation) and op.expand)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _builtin, _crew, _dataset, _items, _record, _seeds
+from . import _builtin, _crew, _dataset, _items, _record, _seeds, _torch
 from ._batches import Batches
 from ._builtin import Builtin, Step
 from ._caller import warn
@@ -173,7 +173,13 @@ class Plan:
         return Orders(path, self.uri, (recipe,), client, self.loose, self.probed.bytes, patience, self.workers == 0)
 
     def batches(self) -> Batches:
-        """How batches are made."""
+        """How batches are made.
+
+        Raises:
+            InvalidError: torch has no tensors of a field's dtype.
+        """
+        if self.torch and self.collate is None:
+            _torch.require_dtypes(self.final.fields)
         varies = {f["name"]: f["shape"] for f in self.final.fields if f["kind"] == "array" and -1 in f["shape"]}
         rules = self.ragged or (Ragged("list") if self.reads else None)
         return Batches(self.final.structure, varies, self.torch, self.plain, rules, self.collate, self.index)

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 
-from . import _builtin, _daemon, _messages, _mix, _nested
+from . import _builtin, _daemon, _dataset, _messages, _mix, _nested, _torch
 from ._batches import Batches
 from ._caller import warn
 from ._messages import Empty, IndexingMessage, JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
@@ -40,7 +40,12 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
         if shared.loaded is None:
             return
     if shared.plan is not None and not shared.plan.reads:
-        s.call(_messages.ADD_RECORDS, shared.plan.records(), deadline)
+        try:
+            s.call(_messages.ADD_RECORDS, shared.plan.records(), deadline)
+        except InvalidError as e:
+            if e.reason == "ALREADY_EXISTS":
+                e.hint = _dataset.hint(shared.plan.part, e.message) or e.hint
+            raise
     body: RegisterJobRequest = {"spec": spec}
     loaded = shared.loaded
     if loaded is not None:
@@ -136,6 +141,8 @@ def _shape(shared: Shared) -> None:
         shape = [int(n) for n in f.get("shape") or ()]
         if f.get("kind") == "array" and -1 in shape:
             varies[name] = shape
+    if shared.settings.output == "torch" and shaping.collate is None:
+        _torch.require_dtypes(fields)
     names = [str(f.get("name", "")) for f in fields]
     settings = shared.settings
     shared.settings = dataclasses.replace(settings, fields=(*names, *(("index",) if shaping.index else ())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import InvalidError
@@ -21,6 +22,22 @@ def module() -> Any:
             "output='torch' needs PyTorch, which cannot be imported", subject="output", hint=f"{e}"
         ) from e
     return torch
+
+
+def require_dtypes(fields: Iterable[Mapping[str, Any]]) -> None:
+    """Raises InvalidError where fields of records have dtypes of which this torch has no tensors.
+
+    Those are uint16, uint32 and uint64 before torch 2.3; torch itself says so only of a batch.
+    """
+    torch = module()
+    for f in fields:
+        if f.get("dtype") and not hasattr(torch, str(f["dtype"])):
+            raise InvalidError(
+                f"field {f.get('name')} has dtype {f['dtype']}, of which torch {torch.__version__} has no tensors",
+                subject=str(f.get("name")),
+                hint="convert it in the dataset or a step, e.g. by .astype(np.int64), give a collate_fn, which gets "
+                "arrays, or use larder.Loader without output='torch'",
+            )
 
 
 def tensors(value: Any) -> Any:

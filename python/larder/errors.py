@@ -185,7 +185,7 @@ class NotSharedWarning(UserWarning):
 
 
 class NativeWarning(UserWarning):
-    """A torchvision ImageFolder is prepared by the daemon's own decoders and ops, with the same bits."""
+    """Who prepares a torchvision ImageFolder: the daemon, with the same bits, or the dataset itself, and why."""
 
 
 class RandomItemWarning(UserWarning):

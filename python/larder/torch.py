@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils import data
@@ -26,6 +26,7 @@ from .errors import InvalidError
 
 __all__ = ["DataLoader"]
 
+Sample = TypeVar("Sample", covariant=True)
 _FOREVER = 1e6  # seconds: torch's timeout=0
 _MOST = 64  # batches ahead
 _LARDER = (
@@ -35,12 +36,12 @@ _LARDER = (
 )
 
 
-class DataLoader:
+class DataLoader(Generic[Sample]):
     """torch's DataLoader on larder: the same arguments, the same batches.
 
     Args:
         dataset: a map-style dataset. A torchvision ImageFolder whose transforms larder has with equal bits is prepared
-            by the daemon itself (``native=False``: by workers).
+            by the daemon itself (``native=False``: by workers). ``NativeWarning`` says once which, and why.
         batch_size, shuffle, sampler, batch_sampler, drop_last: as torch's. Samplers that say which samples there are
             and leave the order to chance (sequential, random without replacement, subset-random) get an order of
             larder's, and so do distributed ones, of which all ranks get floor(n / ranks) samples, none twice. Any other
@@ -49,7 +50,7 @@ class DataLoader:
             first one has.
         num_workers: worker processes of this loader; 0 runs the dataset in this process, while it waits for a batch.
         collate_fn: gets the list of samples, in this process.
-        pin_memory, pin_memory_device: copies batches into pinned memory, where there is a GPU.
+        pin_memory, pin_memory_device: copies batches into pinned memory, where there is a GPU; else nothing.
         timeout: seconds that a batch may take; 0 = any.
         worker_init_fn, multiprocessing_context, persistent_workers: as torch's. Workers that stay keep the dataset as
             it was when they started.
@@ -72,7 +73,7 @@ class DataLoader:
     """
 
     def __init__(
-        self,
+        self: DataLoader[Any],
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
@@ -246,7 +247,7 @@ class DataLoader:
         """Leaves the job and ends the workers."""
         self.loader.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[Sample]:
         return self
 
     def __exit__(self, *_exc: object) -> None:

@@ -27,6 +27,8 @@ class Names(collections.UserDict):
 
 NUMPY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 TENSOR = (*NUMPY, "bfloat16")
+WIDE = ("uint16", "uint32", "uint64")  # of which torch has tensors since 2.3
+COMPLEX = ("complex64", "complex128")
 
 
 def array(r: random.Random, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

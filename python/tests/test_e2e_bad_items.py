@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from real import PATIENCE
 
 import larder
 
@@ -45,6 +50,87 @@ def test_a_dataset_that_changes_length(real):
     numbers.append(10)
     with pytest.raises(larder.InvalidError, match="had 10 samples, and has 11 now"):
         iter(loader)
+
+
+def test_a_dataset_that_grows_while_workers_make_its_items(real):
+    """The epoch that runs has the samples that it began with; the next one says what is wrong."""
+    numbers = list(range(40))
+    loader = real(numbers, batch_size=4, num_workers=2)
+    got = []
+    for batch in loader:
+        numbers.append(-1)
+        got += batch.tolist()
+    assert got == list(range(40))
+    with pytest.raises(larder.InvalidError, match="had 40 samples, and has 50 now"):
+        iter(loader)
+
+
+class Shrinks:
+    """Has half of its samples from the moment on that item 10 of an epoch is made, which the other half waits for."""
+
+    def __init__(self, folder):
+        self.begun, self.mark = folder / "begun", folder / "mark"
+
+    def __len__(self):
+        return 20 if self.mark.exists() else 40
+
+    def __getitem__(self, i):
+        if self.begun.exists():  # else it is looked at before the first epoch
+            if i == 10:
+                self.mark.touch()
+            while i >= 20 and not self.mark.exists():
+                time.sleep(0.001)
+        if i >= len(self):
+            raise IndexError(f"no sample {i}")
+        return i
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dataset_that_shrinks_while_workers_make_its_items(real, tmp_path, workers):
+    """What is not there any more is left out and named, and nothing hangs."""
+    dataset = Shrinks(tmp_path)
+    loader = real(dataset, batch_size=4, num_workers=workers, on_error="skip")
+    dataset.begun.touch()
+    assert [i for batch in loader for i in batch.tolist()] == list(range(20))
+    bad = {q.id: q.reason for q in loader.quarantined}
+    assert sorted(bad) == list(range(20, 40))
+    assert all(f"IndexError: no sample {i}" in why for i, why in bad.items())
+    with pytest.raises(larder.InvalidError, match="had 40 samples, and has 20 now"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_items_print_goes_where_the_script_prints(server, tmp_path, method):
+    """Lines of both streams, whole, of every item; and the batches are there."""
+    script = tmp_path / "prints.py"
+    script.write_text(
+        "import os, sys, warnings\nimport larder\n"
+        "class Prints:\n"
+        "    def __len__(self): return 24\n"
+        "    def __getitem__(self, i):\n"
+        "        print(f'item {i} {os.getpid()}')\n"
+        "        sys.stderr.write(f'error {i}\\n')\n"
+        "        return i\n"
+        "if __name__ == '__main__':\n"
+        "    warnings.simplefilter('ignore')\n"
+        "    print('script', os.getpid())\n"
+        f"    kw = dict(num_workers=2, multiprocessing_context={method!r})\n"
+        "    with larder.Loader(Prints(), batch_size=6, timeout=120, **kw) as loader:\n"
+        "        print('batches', [b.tolist() for b in loader])\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}  # which writes lines in pieces
+    env |= {"PYTHONPATH": str(Path(larder.__file__).parents[1]), "LARDER_SOCKET": server.socket}
+    out = subprocess.run(
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert out.returncode == 0, out.stderr
+    lines = out.stdout.splitlines()
+    items = [re.fullmatch(r"item (\d+) (\d+)", line) for line in lines]
+    rest = [line for line, item in zip(lines, items, strict=True) if item is None]
+    script_pid = rest[0].split()[1]
+    assert rest == [f"script {script_pid}", f"batches {[list(range(i, i + 6)) for i in range(0, 24, 6)]}"]
+    assert {int(m[1]) for m in items if m} == set(range(24)) and script_pid not in {m[2] for m in items if m}
+    assert set(out.stderr.splitlines()) == {f"error {i}" for i in range(24)}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

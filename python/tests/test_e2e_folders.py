@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
+
 import pytest
+from real import draw
 from test_e2e_python import loader_of, same
 
 import larder
 
 __all__ = ["loader_of"]
 pytestmark = [pytest.mark.filterwarnings(f"ignore::larder.{w}") for w in ("NotSharedWarning", "NativeWarning")]
+
+
+def settled(T):
+    """Transforms that draw nothing, or whose draw is fixed."""
+    bilinear, bicubic = T.InterpolationMode.BILINEAR, T.InterpolationMode.BICUBIC
+    chance = [
+        (T.RandomAutocontrast, ()), (T.RandomEqualize, ()), (T.RandomInvert, ()), (T.RandomSolarize, (100,)),
+        (T.RandomSolarize, (77.5,)), (T.RandomPosterize, (3,)), (T.RandomAdjustSharpness, (2,)),
+        (T.RandomAdjustSharpness, (0.25,)),
+    ]  # fmt: skip
+    return [
+        *(kind(*given, p=p) for kind, given in chance for p in (0, 1)),
+        T.GaussianBlur(5, sigma=1.5), T.GaussianBlur((3, 9), sigma=(0.5, 0.5)),
+        T.RandomRotation((33, 33), fill=9), T.RandomRotation((-70, -70), bilinear, center=(5, 9), fill=(1, 2, 250)),
+        T.RandomAffine((20, 20), scale=(1.25, 1.25), shear=(4, 4, -6, -6), interpolation=bicubic, fill=[8, 7, 6]),
+        T.RandomAffine((0, 0), shear=(10, 10), interpolation=bilinear, center=[1, 2]),
+        T.ColorJitter(brightness=(0.5, 0.5)), T.RandAugment(num_ops=0), T.Grayscale(3),
+    ]  # fmt: skip
 
 
 def test_an_image_folder_goes_to_the_daemons_own_decoders(loader_of, torch, small):
@@ -22,6 +44,10 @@ def test_an_image_folder_goes_to_the_daemons_own_decoders(loader_of, torch, smal
         [T.Resize([50]), T.CenterCrop(30), T.PILToTensor(), T.ConvertImageDtype(torch.float32)],
         [T.Compose([T.CenterCrop(48), T.Grayscale(1)]), T.ToTensor()],
         [T.CenterCrop(48), T.RandomHorizontalFlip(1.0), T.RandomVerticalFlip(p=0), T.ToTensor()],
+        [T.CenterCrop(48), T.ToTensor(), T.Normalize([0.5] * 3, [0.25] * 3), T.RandomErasing(p=0)],
+        [T.CenterCrop(48), T.PILToTensor(), T.RandomErasing(p=0), T.ConvertImageDtype(torch.float32)],
+        *([T.CenterCrop(48), t, T.PILToTensor()] for t in settled(T)),
+        [T.RandomRotation((30, 30), expand=True), T.CenterCrop(60), T.PILToTensor()],
     ]
     for recipe in recipes:
         folder = datasets.ImageFolder(str(small), T.Compose(recipe))
@@ -58,7 +84,87 @@ def test_an_image_folder_that_has_no_counterpart_runs_in_workers(loader_of, torc
         ([lambda x: x, T.ToTensor()], "none of torchvision.transforms"),
         ([T.Grayscale(1), T.CenterCrop(9), T.ToTensor()], "after Grayscale"),
         ([T.CenterCrop(9), T.ToTensor(), T.Normalize(torch.zeros(3), [1.0])], "mean as Tensor"),
-        ([T.CenterCrop(9), T.ToTensor(), T.RandomErasing()], "RandomErasing comes after"),
     ):
         with pytest.raises(larder._native.NotNative, match=why):
             larder._native.recipe(T.Compose(steps))
+
+
+def test_random_transforms_go_to_the_daemon_as_they_are(loader_of, torch, small):
+    """What is drawn is the daemon's; that each op draws as torchvision does is shown by `larder verify parity`."""
+    from torchvision import datasets
+    from torchvision import transforms as T
+
+    for t in (T.RandAugment(), T.TrivialAugmentWide(), T.AutoAugment(T.AutoAugmentPolicy.SVHN)):
+        folder = datasets.ImageFolder(str(small), T.Compose([T.CenterCrop(32), t, T.PILToTensor()]))
+        plain = datasets.ImageFolder(str(small), T.Compose([T.CenterCrop(32), T.PILToTensor()]))
+        ours = loader_of(folder, batch_size=72, num_workers=1)
+        assert ours.loader._shared.plan is None, t
+        images, labels = next(iter(ours))
+        assert images.shape == (72, 3, 32, 32) and labels.tolist() == plain.targets
+        kept = [bool(torch.equal(a, b)) for a, (b, _) in zip(images, plain, strict=True)]
+        assert 0 < sum(not k for k in kept), "something was drawn"
+        ours.close()
+
+
+def test_erased_boxes_lie_in_images_that_are_else_torchvisions(loader_of, torch, small):
+    from torchvision import datasets
+    from torchvision import transforms as T
+
+    steps = [T.CenterCrop(32), T.ToTensor(), T.Normalize([0.5] * 3, [0.25] * 3)]
+    plain = datasets.ImageFolder(str(small), T.Compose(steps))
+    erasing = T.RandomErasing(1, (0.1, 0.2), (0.5, 2), value=[-7, -8, -9])
+    ours = loader_of(datasets.ImageFolder(str(small), T.Compose([*steps, erasing])), batch_size=72)
+    assert ours.loader._shared.plan is None
+    ((images, _),) = ours
+    for image, (whole, _) in zip(images, plain, strict=True):
+        box = image[0] == -7
+        rows, columns = box.any(1).nonzero()[:, 0], box.any(0).nonzero()[:, 0]
+        assert 0.07 < int(box.sum()) / 32**2 < 0.23 and box[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        assert [v.unique().tolist() for v in image[:, box]] == [[-7], [-8], [-9]]
+        assert torch.equal(image[:, ~box], whole[:, ~box])
+
+
+@pytest.mark.filterwarnings("always::larder.NativeWarning")
+def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small):
+    from torchvision import datasets
+    from torchvision import transforms as T
+
+    class Own(datasets.ImageFolder):
+        pass
+
+    def folder(*steps, kind=datasets.ImageFolder):
+        return kind(str(small), T.Compose([T.CenterCrop(8), *steps, T.ToTensor()]))
+
+    part = torch.utils.data.Subset(folder(), range(5))
+    cases = [
+        (folder(T.RandomRotation(5, fill=0.5)), {}, "RandomRotation has fill=0.5"),
+        (folder(T.RandomPerspective()), {}, "RandomPerspective has no counterpart"),
+        (folder(T.RandomRotation(4000)), {}, "degrees is .*, not two numbers from -3600 to 3600"),
+        (folder(kind=Own), {}, "Own is a class of its own"),
+        (folder(), {"name": "named"}, "name= is given"),
+        (part, {}, "it is a Subset"),
+    ]
+    for dataset, kw, why in cases:
+        with pytest.warns(larder.NativeWarning, match=f"(?s)ImageFolder of {small} runs as any .*{why}.*native=False"):
+            ours = loader_of(dataset, batch_size=4, **kw)
+        assert ours.loader._shared.plan is not None
+        assert next(iter(ours))[0].shape[:2] == (4, 3)
+        ours.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", larder.NativeWarning)
+        loader_of(cases[0][0], batch_size=4)
+        loader_of(folder(T.Pad(2)), batch_size=4, native=False)
+
+
+@pytest.mark.filterwarnings("always::larder.NativeWarning")
+def test_a_folder_that_has_changed_runs_as_it_was(loader_of, torch, tmp_path):
+    from torchvision import datasets
+    from torchvision import transforms as T
+
+    root = draw(tmp_path / "images", 2, 3)
+    dataset = datasets.ImageFolder(str(root), T.Compose([T.CenterCrop(8), T.ToTensor()]))
+    shutil.copy(root / "class000" / "000.jpg", root / "class000" / "zzz.jpg")
+    with pytest.warns(larder.NativeWarning, match="the folder has changed since the dataset was made"):
+        ours = loader_of(dataset, batch_size=6)
+    (got,), (want,) = ours, torch.utils.data.DataLoader(dataset, batch_size=6)
+    same(torch, got, want)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 
+import numpy as np
 import pytest
 from real import PATIENCE
 
 torch = pytest.importorskip("torch")
 
-from structures import equal, sample  # noqa: E402
+from structures import COMPLEX, WIDE, equal, sample  # noqa: E402
 
+import larder  # noqa: E402
 from larder import _nested  # noqa: E402
 from larder.errors import InvalidError  # noqa: E402
 from larder.torch import DataLoader  # noqa: E402
@@ -63,6 +65,61 @@ def test_batches_are_those_of_torch(server, seed):
                 assert equal(a, b), (a, b)
     finally:
         loader.loader.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_are_those_of_torch_whatever_starts_the_workers(server, method, seed):
+    dataset, kw = generated(800 + seed)
+    want = list(torch.utils.data.DataLoader(dataset, **kw))
+    ours = DataLoader(
+        dataset, num_workers=1, persistent_workers=True, multiprocessing_context=method, endpoint=server.socket,
+        timeout=PATIENCE, **kw,
+    )  # fmt: skip
+    with ours:
+        for _ in range(2):
+            got = list(ours)
+            assert len(got) == len(want)
+            for a, b in zip(got, want, strict=True):
+                assert equal(a, b), (a, b)
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("scalar", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_dtypes_without_tensors_are_named_before_the_first_batch(server, dtype, scalar, workers):
+    """Arrays have them all, and so has what a collate_fn gets."""
+    if hasattr(torch, dtype):
+        pytest.skip("this torch has tensors of them")
+    items = [{"a": 1.5, "b": np.dtype(dtype).type(i) if scalar else np.full(2, i, dtype)} for i in range(5)]
+    kw = {"batch_size": 5, "num_workers": workers, "endpoint": server.socket, "timeout": PATIENCE}
+    with pytest.raises(InvalidError, match=rf"field b has dtype {dtype}, of which torch .*astype") as e:
+        DataLoader(Items(items), **kw)
+    assert e.value.subject == "b"
+    with larder.Loader(Items(items), **kw) as arrays:
+        (batch,) = arrays
+        assert batch["b"].dtype == dtype and batch["b"].tolist() == [x["b"].tolist() for x in items]
+    with DataLoader(Items(items), collate_fn=list, **kw) as samples:
+        ((*rows,),) = samples
+        assert all(equal(a["b"], b["b"]) for a, b in zip(rows, items, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bool_is_data_and_complex_is_not(server, workers):
+    kw = {"batch_size": 4, "num_workers": workers, "endpoint": server.socket, "timeout": PATIENCE}
+    bools = Items([(np.bool_(i % 2), np.array([True, i > 1]), i > 2) for i in range(4)])
+    with DataLoader(bools, **kw) as ours:
+        (batch,) = ours
+        assert equal(batch, next(iter(torch.utils.data.DataLoader(bools, batch_size=4))))
+    for dtype in COMPLEX:
+        for value, what in (
+            (np.zeros(2, dtype), f"ndarray of dtype {dtype}"),
+            (np.dtype(dtype).type(0), f"{dtype} of dtype {dtype}"),
+            (torch.zeros(2, dtype=getattr(torch, dtype)), f"a tensor of dtype torch.{dtype}"),
+            (1j, "complex"),
+        ):
+            with pytest.raises(InvalidError, match=rf"item 0: the sample at x is {what}, which is no data \(return"):
+                DataLoader(Items([{"x": value}] * 4), **kw)
 
 
 @pytest.mark.parametrize("seed", range(6))

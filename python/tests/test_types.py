@@ -30,6 +30,12 @@ larder.Loader("imagefolder:/x", batch_size=4, shufle=True)
 larder.Loader("imagefolder:/x", batch_size=4, output="tf")
 larder.Loader("imagefolder:/x", batch_size=4, share="all")
 larder.Loader("imagefolder:/x", batch_size="4")
+from larder.torch import DataLoader
+class Mine(DataLoader[str]):
+    pass
+def train(loader: DataLoader[int], other: DataLoader[str]) -> None:
+    made = DataLoader([1, 2], batch_size=2)
+    train(made, Mine(["a"]))
 """
 
 

@@ -1,0 +1,203 @@
+"""What transforms of torchvision are as ops of the daemon, and why those are not that would give other bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from real import PATIENCE
+
+from larder import _native, ops
+
+torch = pytest.importorskip("torch")
+T = pytest.importorskip("torchvision.transforms")
+HERE = Path(__file__).resolve().parent
+
+
+def recipe(*steps):
+    return _native.recipe(T.Compose([T.CenterCrop(9), *steps]))[1:]
+
+
+@pytest.mark.parametrize(
+    ("step", "op"),
+    [
+        (lambda: T.GaussianBlur(5, (0.5, 2)), ops.GaussianBlur([5, 5], [0.5, 2])),
+        (
+            lambda: T.RandomRotation(9, T.InterpolationMode.BICUBIC, center=(1, 2), fill=(3, 4, 5)),
+            ops.RandomRotation([-9.0, 9.0], "bicubic", False, [1, 2], [3, 4, 5]),
+        ),
+        (
+            lambda: T.RandomAffine(9, (0.1, 0.2), (0.5, 2), (1, 2, 3, 4), fill=7, center=[0, 0]),
+            ops.RandomAffine([-9.0, 9.0], [0.1, 0.2], [0.5, 2], [1.0, 2.0, 3.0, 4.0], "nearest", 7, [0, 0]),
+        ),
+        (lambda: T.RandomAffine((1, 2)), ops.RandomAffine([1.0, 2.0])),
+        (lambda: T.RandomAutocontrast(0.1), ops.RandomAutocontrast(0.1)),
+        (lambda: T.RandomEqualize(0.2), ops.RandomEqualize(0.2)),
+        (lambda: T.RandomInvert(0.3), ops.RandomInvert(0.3)),
+        (lambda: T.RandomSolarize(99.5, 0.4), ops.RandomSolarize(99.5, 0.4)),
+        (lambda: T.RandomPosterize(5, 0.6), ops.RandomPosterize(5, 0.6)),
+        (lambda: T.RandomAdjustSharpness(0, 0.7), ops.RandomAdjustSharpness(0, 0.7)),
+        (lambda: T.RandAugment(3, 4, 9, fill=[1, 2, 3]), ops.RandAugment(3, 4, 9, "nearest", [1, 2, 3])),
+        (
+            lambda: T.TrivialAugmentWide(11, T.InterpolationMode.BILINEAR),
+            ops.TrivialAugmentWide(11, "bilinear"),
+        ),
+        (lambda: T.AutoAugment(T.AutoAugmentPolicy.CIFAR10), ops.AutoAugment("cifar10")),
+    ],
+)
+def test_steps_on_images(step, op):
+    assert recipe(step(), T.ToTensor()) == [op, ops.ToTensor()]
+
+
+def test_steps_on_tensors():
+    erasing = ops.RandomErasing(0.25, [0.1, 0.2], [0.5, 2], "random")
+    ours = T.RandomErasing(0.25, (0.1, 0.2), (0.5, 2), "random", inplace=True)
+    assert recipe(T.ToTensor(), ours) == [ops.ToTensor(), erasing]
+    assert recipe(T.ToTensor(), T.Normalize([0], [1]), ours)[2:] == [erasing]
+    assert recipe(T.ToTensor(), ours, T.Normalize([0], [1])) == [ops.ToTensor(), erasing, ops.Normalize([0], [1])]
+    blank = T.RandomErasing(value=(1, 2, 3))
+    assert recipe(T.PILToTensor(), blank, T.ConvertImageDtype(torch.float32)) == [
+        ops.PILToTensor(), ops.RandomErasing(value=[1, 2, 3], scale=[0.02, 0.33], ratio=[0.3, 3.3]), ops.ToDtype(),
+    ]  # fmt: skip
+
+
+def changed(t, **attributes):
+    for name, value in attributes.items():
+        setattr(t, name, value)
+    return t
+
+
+def hooked():
+    flip = T.RandomHorizontalFlip()
+    flip.register_forward_hook(lambda *_: None)
+    return flip
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (lambda: T.RandomRotation(5, fill=1.5), r"RandomRotation has fill=1\.5"),
+        (lambda: T.RandomRotation(5, fill=(1,)), r"RandomRotation has fill=\(1,\)"),
+        (lambda: T.RandomRotation(5, T.InterpolationMode.BOX), "RandomRotation has interpolation=.*BOX"),
+        (lambda: changed(T.RandomRotation(5), expand=1), "RandomRotation has expand=1"),
+        (lambda: T.RandomAffine(5, fill=[0.5] * 3), "RandomAffine has fill="),
+        (lambda: changed(T.RandomAffine(5), degrees=torch.tensor([1.0, 2.0])), "RandomAffine has degrees as Tensor"),
+        (lambda: changed(T.GaussianBlur(3), sigma="wide"), "GaussianBlur has sigma='wide'"),
+        (lambda: changed(T.RandomInvert(), p=True), "RandomInvert has p=True"),
+        (lambda: changed(T.RandomPosterize(3), bits=3.0), r"RandomPosterize has bits=3\.0"),
+        (lambda: changed(T.RandAugment(), magnitude=3.5), r"RandAugment has magnitude=3\.5"),
+        (lambda: changed(T.AutoAugment(), policies=[]), "AutoAugment has policies of its own"),
+        (lambda: changed(T.AutoAugment(), policy="imagenet"), "AutoAugment has policy='imagenet'"),
+        (lambda: changed(T.ColorJitter(), hue="red"), "ColorJitter has hue='red'"),
+        (lambda: changed(T.CenterCrop(3), strength=4), "CenterCrop has strength, which larder does not know"),
+        (lambda: changed(T.CenterCrop(3), forward=lambda x: x), "CenterCrop has forward"),
+        (hooked, "RandomHorizontalFlip has hooks"),
+        (lambda: T.RandomErasing(), "RandomErasing comes before the image"),
+        (lambda: T.Normalize([0], [1]), "Normalize comes before the image"),
+        (lambda: T.Pad(1), "Pad has no counterpart"),
+        (lambda: T.RandomRotation(5, expand=True), "sizes of their own"),
+        (lambda: T.Compose([T.Grayscale(1), T.RandomInvert()]), r"RandomInvert comes after Grayscale\(1\)"),
+        (lambda: T.Compose([T.ToTensor(), T.GaussianBlur(3)]), "GaussianBlur comes after the image has become"),
+        (lambda: T.Compose([T.PILToTensor(), T.Normalize([0], [1])]), "Normalize comes after bytes"),
+        (
+            lambda: T.Compose([T.Grayscale(1), T.PILToTensor(), T.RandomErasing()]),
+            r"RandomErasing of bytes comes after Grayscale\(1\)",
+        ),
+        (
+            lambda: T.Compose([T.PILToTensor(), T.ConvertImageDtype(torch.float16)]),
+            r"ConvertImageDtype has dtype=torch\.float16",
+        ),
+    ],
+)
+def test_what_would_give_other_bits_is_refused_in_words(step, why):
+    with pytest.raises(_native.NotNative, match=why):
+        recipe(step(), T.ToTensor())
+
+
+# ---- torchvision.transforms.v2
+
+
+def stand_in(name, **attributes):
+    """An object of a class of v2, with the attributes that one of torchvision 0.29.2 has."""
+    module = sys.modules["torchvision.transforms.v2"]
+    cls = getattr(module, name, None) or type(name, (), {"__module__": "torchvision.transforms.v2._stand_in"})
+    setattr(module, name, cls)
+    return changed(cls(), **attributes)
+
+
+@pytest.fixture
+def v2(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", types.ModuleType("torchvision.transforms.v2"))
+    return stand_in
+
+
+def test_objects_of_v2(v2):
+    turn = {"degrees": [-5.0, 5.0], "interpolation": "bilinear", "expand": False, "center": None, "fill": 3}
+    erasing = {"p": 0.5, "scale": (0.02, 0.33), "ratio": (0.3, 3.3), "inplace": False}
+    found = _native.recipe(
+        v2("Compose", transforms=[
+            v2("RandomResizedCrop", size=(8, 8), scale=(0.1, 1.0), ratio=(0.5, 2.0), interpolation="bicubic",
+               antialias=True, _log_ratio=None),
+            v2("RandomRotation", **turn, _fill={}),
+            v2("RandomErasing", **erasing, value=[1.0, 2.0, 3.0]),
+            v2("ToImage"), v2("ToDtype", dtype=torch.float32, scale=False),
+            v2("Normalize", mean=[0.5], std=[0.25], inplace=False), v2("RandomErasing", **erasing, value=None),
+            v2("ToPureTensor"),
+        ])
+    )  # fmt: skip
+    assert found == [
+        ops.RandomResizedCrop([8, 8], [0.1, 1.0], [0.5, 2.0], "bicubic"),
+        ops.RandomRotation([-5.0, 5.0], "bilinear", False, None, 3),
+        ops.RandomErasing(0.5, [0.02, 0.33], [0.3, 3.3], [1.0, 2.0, 3.0]), ops.ToImage(), ops.ToDtype("float32", False),
+        ops.Normalize([0.5], [0.25]), ops.RandomErasing(0.5, [0.02, 0.33], [0.3, 3.3], "random"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "why"),
+    [
+        ("GaussianBlur", {"kernel_size": [3, 3], "sigma": [1.0]}, "v2's GaussianBlur gives other bits: its weights"),
+        ("RandAugment", {}, "v2's RandAugment gives other bits: the thresholds"),
+        ("TrivialAugmentWide", {}, "v2's TrivialAugmentWide"),
+        ("AutoAugment", {}, "v2's AutoAugment"),
+        ("RandomRotation", {"degrees": [0, 1], "fill": {"others": 0}}, "RandomRotation has fill={'others': 0}"),
+        ("Resize", {"size": None, "max_size": 9}, "Resize has size=None"),
+        ("Resize", {"size": [9, 9], "interpolation": "nearest-exact"}, "Resize has interpolation='nearest-exact'"),
+        ("ElasticTransform", {}, "ElasticTransform has no counterpart"),
+        ("MixUp", {"alpha": 1.0, "num_classes": 3}, "MixUp has no counterpart"),
+    ],
+)
+def test_objects_of_v2_that_would_give_other_bits(v2, name, attributes, why):
+    with pytest.raises(_native.NotNative, match=why):
+        _native.recipe(v2("Compose", transforms=[v2(name, **attributes), v2("ToImage")]))
+
+
+def test_casts_of_v2(v2):
+    def cast(step):
+        return _native.recipe(v2("Compose", transforms=[v2("CenterCrop", size=(4, 4)), v2("ToImage"), step]))
+
+    assert cast(v2("ToDtype", dtype=torch.float32, scale=False))[2] == ops.ToDtype("float32", False)
+    for step, why in (
+        (v2("ToDtype", dtype=torch.float32, scale=True), "v2's ToDtype gives other bits: it multiplies by 1/255"),
+        (v2("ConvertImageDtype", dtype=torch.float32), "v2's ConvertImageDtype gives other bits"),
+        (v2("ToDtype", dtype=torch.float16, scale=False), r"ToDtype has dtype=torch\.float16"),
+        (v2("ToDtype", dtype={torch.Tensor: torch.float32}, scale=False), "ToDtype has dtype={"),
+    ):
+        with pytest.raises(_native.NotNative, match=why):
+            cast(step)
+
+
+@pytest.mark.skipif("LARDER_TORCHVISION_V2" not in os.environ, reason="LARDER_TORCHVISION_V2 names no unpacked wheel")
+def test_the_bits_are_those_of_v2(server, small, tmp_path):
+    """A real torchvision.transforms.v2 out of its wheel beside the daemon; docs/parity.md says how to get one."""
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent), "LARDER_SOCKET": server.socket}
+    out = subprocess.run(
+        [sys.executable, str(HERE / "v2_bits.py"), str(small)], env=env, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    assert out.stdout == "25 recipes of v2, 72 images each: 0 values differ\n"
