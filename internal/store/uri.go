@@ -107,6 +107,10 @@ func Parse(uri string) (Location, error) {
 	if scheme == schemeHTTP || scheme == schemeHTTPS {
 		return parseWeb(uri, scheme)
 	}
+	if signs(rest) {
+		return bad("leave out what follows ?: larder finds credentials by itself (docs/stores.md), and a URI is shown and "+
+			"stored", "holds a signature")
+	}
 	return parseBucket(uri, scheme, rest)
 }
 
@@ -250,6 +254,12 @@ func hasSecret(rest string) bool {
 var signed = regexp.MustCompile(
 	`(?i)[?&](x-(amz|goog)-[a-z-]+|awsaccesskeyid|googleaccessid|signature|sig|sv|se|token)=`)
 
+// signs reports whether a query in what follows :// signs a request.
+func signs(rest string) bool {
+	i := strings.IndexByte(rest, '?')
+	return i >= 0 && signed.MatchString(rest[i:])
+}
+
 // Redact makes a URI fit for messages: without user information, without a query of a web address or one that signs a
 // request, of valid UTF-8, and not too long.
 func Redact(uri string) string {
@@ -270,8 +280,8 @@ func Redact(uri string) string {
 		if i := strings.IndexAny(rest, "?#"); i >= 0 {
 			rest = rest[:i] + "?***"
 		}
-	} else if i := strings.IndexByte(rest, '?'); i >= 0 && signed.MatchString(rest[i:]) {
-		rest = rest[:i] + "?***"
+	} else if signs(rest) {
+		rest = rest[:strings.IndexByte(rest, '?')] + "?***"
 	}
 	return scheme + "://" + rest
 }
