@@ -199,9 +199,9 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 	for i := range first {
 		first[i] = NoObject
 	}
-	for s := range snap.objs {
-		if i := snap.dirOf[s]; snap.Live(sampleID(s)) && packed.Decoded(rs.format.Scheme(), snap.dirs[i].rel) {
-			first[i] = snap.objs[s]
+	for s := range ident.SampleID(snap.Len()) {
+		if i := snap.dir(s); snap.Live(s) && packed.Decoded(rs.format.Scheme(), snap.dirs[i].rel) {
+			first[i] = snap.object(s)
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -290,14 +290,14 @@ func (l *layouts) lay(c *Catalog, snap *snapshot, size int64, pieces [][]packed.
 	high := ident.ObjectID(0)
 	m := &blockMap{of: snap, low: NoObject}
 	decoded := map[fileKey][]packed.Block{} // lookups only; a file of several datasets may have another row here
-	for s := range snap.objs {
-		x := snap.objs[s]
-		if !snap.Live(sampleID(s)) {
+	for s := range ident.SampleID(snap.Len()) {
+		x := snap.object(s)
+		if !snap.Live(s) {
 			continue
 		}
 		if file, row, ok := c.fileOf(x); ok {
 			all = append(all, placed{x, file, row.off, row.off + row.size})
-			if p := pieces[snap.dirOf[s]]; len(p) > 0 {
+			if p := pieces[snap.dir(s)]; len(p) > 0 {
 				decoded[file] = p
 			}
 			m.low, high = min(m.low, x), max(high, x)
@@ -416,6 +416,6 @@ func (c *Catalog) fileOf(x ident.ObjectID) (fileKey, object, bool) {
 	if snap == nil || snap.labels == nil || !snap.has(row.sample) {
 		return fileKey{}, row, false
 	}
-	dir := snap.dirOf[row.sample]
+	dir := snap.dir(row.sample)
 	return keyOfFile(row.root, dir, &snap.dirs[dir], row.mtime), row, true
 }

@@ -386,9 +386,9 @@ func (c *Catalog) SharedSamples(d *Dataset) int {
 }
 
 func (s *snapshot) eachLive(f func(o ident.ObjectID)) {
-	for id, o := range s.objs {
-		if s.made != nil || s.dead[id>>6]&(1<<(id&63)) == 0 {
-			f(o)
+	for id := range ident.SampleID(s.Len()) {
+		if s.Live(id) {
+			f(s.object(id))
 		}
 	}
 }
@@ -474,7 +474,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			if ok && !how.force {
 				loaded.assignObjects(&c.objects, rs.index, nil, meta)
 				done = true
-				c.publish(rs, loaded)
+				c.publish(rs, loaded.shortened())
 				return nil
 			}
 			old, oldMeta = loaded, meta // its ids are kept
@@ -497,7 +497,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	}
 	next.assignObjects(&c.objects, rs.index, rs.snap.Load(), meta)
 	done = true
-	c.publish(rs, next)
+	c.publish(rs, next.shortened())
 	c.log.Info("indexed", "dataset", rs.uri, "samples", next.live, "tombstones", next.Len()-next.live, "classes",
 		len(next.classes),
 		"folders", next.report.Folders, "ignored_files", next.report.Ignored, "irregular_files", next.report.Irregular,
@@ -522,7 +522,7 @@ type version struct {
 
 // walk makes the next version of a root.
 func (c *Catalog) walk(ctx context.Context, rs *rootState, was version, how walkHow) (*snapshot, []fileMeta, error) {
-	old := was.snap
+	old := was.snap.widened()
 	if rs.format != nil {
 		return rs.walkPacked(ctx, old, func(id ident.SampleID) fileMeta {
 			if was.meta != nil {

@@ -41,7 +41,7 @@ func encodeIndex(s *snapshot, meta []fileMeta) []byte {
 	if s.labels != nil {
 		return encodePacked(s, meta)
 	}
-	b := make([]byte, indexHeader, indexHeader+len(s.names)+24*len(s.dirOf)+4096)
+	b := make([]byte, indexHeader, indexHeader+len(s.names)+24*s.Len()+4096)
 	copy(b, indexMagic)
 	binary.LittleEndian.PutUint32(b[8:], indexVersion)
 	str := func(x string) {
@@ -93,12 +93,12 @@ func encodeIndex(s *snapshot, meta []fileMeta) []byte {
 		b = binary.AppendUvarint(b, d.ino)
 		b = binary.AppendVarint(b, d.mtime)
 	}
-	b = binary.AppendUvarint(b, uint64(len(s.dirOf)))
+	b = binary.AppendUvarint(b, uint64(s.Len()))
 	var lastDir uint32
 	var last fileMeta
-	for i := range s.dirOf {
-		b = binary.AppendVarint(b, int64(s.dirOf[i])-int64(lastDir))
-		lastDir = s.dirOf[i]
+	for i := range s.Len() {
+		b = binary.AppendVarint(b, int64(s.dir(sampleID(i)))-int64(lastDir))
+		lastDir = s.dir(sampleID(i))
 		str(s.name(sampleID(i)))
 		live := s.Live(sampleID(i))
 		b = append(b, flag(live))

@@ -53,7 +53,7 @@ func encodePacked(s *snapshot, meta []fileMeta) []byte {
 	case s.records():
 		version = recordsVersion
 	}
-	w := &indexWriter{make([]byte, indexHeader, indexHeader+len(s.names)+each*len(s.dirOf)+4096)}
+	w := &indexWriter{make([]byte, indexHeader, indexHeader+len(s.names)+each*s.Len()+4096)}
 	copy(w.b, indexMagic)
 	binary.LittleEndian.PutUint32(w.b[8:], version)
 	w.str(s.uri)
@@ -71,11 +71,11 @@ func encodePacked(s *snapshot, meta []fileMeta) []byte {
 	} else {
 		s.writeFiles(w)
 	}
-	w.uvarints(uint64(len(s.dirOf)))
+	w.uvarints(uint64(s.Len()))
 	var last fileMeta
 	var lastDir, lastLabel int64
-	for i := range s.dirOf {
-		dir, label := int64(s.dirOf[i]), int64(s.labels[i])
+	for i := range s.Len() {
+		dir, label := int64(s.dir(sampleID(i))), int64(s.label(sampleID(i)))
 		w.varints(dir-lastDir, label-lastLabel)
 		lastDir, lastLabel = dir, label
 		w.str(s.name(sampleID(i)))

@@ -155,7 +155,7 @@ func (c *Catalog) madeSnapshot(m *Made, root uint32) *snapshot {
 		for i := from; i < min(from+slice, m.Length); i++ {
 			meta.ino = uint64(i)
 			s.objs[i] = c.objects.internLocked(meta, 0, root, ident.SampleID(i))
-			c.objects.rows[s.objs[i]].root = root // of the dataset that has it now
+			c.objects.nameLocked(s.objs[i], root) // of the dataset that has it now
 			all[i] = named{s.objs[i], ident.SampleID(i), 0}
 		}
 		c.objects.mu.Unlock()

@@ -75,3 +75,33 @@ func TestReadersWhileObjectsAreMade(t *testing.T) {
 		t.Error(w)
 	}
 }
+
+// BenchmarkAssignObjects gives a million samples ids: files of their own, and samples of 16 files.
+func BenchmarkAssignObjects(b *testing.B) {
+	const n = 1 << 20
+	for _, c := range []struct {
+		name string
+		meta func(i int) fileMeta
+	}{
+		{"files", func(i int) fileMeta { return fileMeta{ino: uint64(i), size: int64(i % 999), mtime: 5} }},
+		{"packed", func(i int) fileMeta {
+			return fileMeta{ino: uint64(i) / (n / 16), size: int64(i % 999), mtime: 5, off: int64(i) * 1000}
+		}},
+	} {
+		meta := make([]fileMeta, n)
+		for i := range meta {
+			meta[i] = c.meta(i)
+		}
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				var t objectTable
+				s := &snapshot{dirOf: make([]uint32, n), dead: make([]uint64, n/64)}
+				if c.name == "packed" {
+					s.labels = make([]int32, n)
+				}
+				s.assignObjects(&t, 0, nil, meta)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/sample")
+		})
+	}
+}

@@ -165,7 +165,7 @@ type fileState struct{ size, mtime int64 }
 func (rs *rootState) state(row object, s ident.SampleID) fileState {
 	st := fileState{row.size, row.mtime}
 	if snap := rs.snap.Load(); snap != nil && snap.labels != nil && !snap.listed() && snap.has(s) {
-		st.size = snap.dirs[snap.dirOf[s]].size
+		st.size = snap.dirs[snap.dir(s)].size
 	}
 	return st
 }

@@ -521,8 +521,7 @@ func BenchmarkCatalog(b *testing.B) {
 		}
 	})
 	snap := d.snap.Load()
-	heap := int64(cap(c.objects.rows))*48 + int64(cap(c.objects.slots))*5 + int64(len(snap.names)) + 12*int64(n) +
-		int64(n/8)
+	heap := indexBytes(c, snap)
 	b.Run("memory", func(b *testing.B) { // of the catalogue and one dataset, and of the file
 		for b.Loop() {
 		}

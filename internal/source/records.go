@@ -288,7 +288,7 @@ func (c *Catalog) recordOf(
 	if snap == nil || !snap.has(s) || !snap.opened(s) || snap.object(s) != o {
 		return nil, os.ErrNotExist
 	}
-	dir := snap.dirOf[s]
+	dir := snap.dir(s)
 	d := &snap.dirs[dir]
 	k := openKey{keyOfFile(rs.index, dir, d, row.mtime), snap.mark}
 	f, err := c.openOnce(ctx, rs, snap, k, d)

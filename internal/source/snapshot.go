@@ -28,8 +28,9 @@ type dirRow struct {
 	live       bool
 }
 
-// snapshot is one version of one root, immutable once published: about 12 bytes a sample and the file name, and 60 for
-// the object. Columns are indexed by sample id.
+// snapshot is one version of one root, immutable once published. Columns are indexed by sample id: about 12 bytes a
+// sample and its name while it is made, and as few as shortened leaves once it is published; the object takes 57 more,
+// or 12 in a packed file.
 type snapshot struct {
 	root    string
 	uri     string   // of packed files; "" = a folder of images
@@ -44,6 +45,7 @@ type snapshot struct {
 	objs    []ident.ObjectID
 	past    []named // objects of files that have changed since
 	rev     reverse
+	short   shortColumns
 	live    int
 	total   int64 // bytes of live samples
 	fp      uint64
@@ -68,7 +70,7 @@ func (s *snapshot) inBlocks(dir uint32) bool {
 
 // opened reports whether a sample is read through its open file: it is a record, or in a file that is compressed.
 func (s *snapshot) opened(id ident.SampleID) bool {
-	return s.records() || s.labels != nil && !s.listed() && s.has(id) && s.inBlocks(s.dirOf[id])
+	return s.records() || s.labels != nil && !s.listed() && s.has(id) && s.inBlocks(s.dir(id))
 }
 
 // key names the saved index, as that of its place does.
@@ -86,7 +88,7 @@ func (s *snapshot) Len() int {
 	if s.made != nil {
 		return s.made.Length
 	}
-	return len(s.dirOf)
+	return max(len(s.dirOf), s.short.dirs.n)
 }
 
 // Live is false for tombstones and for ids out of range.
@@ -100,9 +102,9 @@ func (s *snapshot) Label(id ident.SampleID) int64 {
 		return -1
 	}
 	if s.labels != nil {
-		return int64(s.labels[id])
+		return int64(s.label(id))
 	}
-	return int64(s.dirs[s.dirOf[id]].label)
+	return int64(s.dirs[s.dir(id)].label)
 }
 
 // Class is the name of the class folder, or what packed files call the label.
@@ -111,7 +113,7 @@ func (s *snapshot) Class(id ident.SampleID) string {
 		return ""
 	}
 	if s.labels != nil {
-		switch l := s.labels[id]; {
+		switch l := s.label(id); {
 		case l < 0:
 			return ""
 		case int(l) < len(s.classes):
@@ -120,7 +122,7 @@ func (s *snapshot) Class(id ident.SampleID) string {
 			return strconv.Itoa(int(l))
 		}
 	}
-	return s.dirs[s.dirOf[id]].class
+	return s.dirs[s.dir(id)].class
 }
 
 // Key is the path below the root; of a packed sample, that of its file, and its key in there.
@@ -135,15 +137,7 @@ func (s *snapshot) Key(id ident.SampleID) string {
 }
 
 func (s *snapshot) fileKey(id ident.SampleID) string {
-	return below(s.dirs[s.dirOf[id]].rel, s.name(id))
-}
-
-func (s *snapshot) name(id ident.SampleID) string {
-	from := uint32(0)
-	if id > 0 {
-		from = s.nameEnd[id-1]
-	}
-	return s.names[from:s.nameEnd[id]]
+	return below(s.dirs[s.dir(id)].rel, s.name(id))
 }
 
 func (s *snapshot) path(id ident.SampleID) string {
@@ -154,16 +148,9 @@ func (s *snapshot) path(id ident.SampleID) string {
 		return s.made.URI() + "#" + s.Key(id)
 	}
 	if s.labels != nil && !s.listed() {
-		return join(s.root, s.dirs[s.dirOf[id]].rel)
+		return join(s.root, s.dirs[s.dir(id)].rel)
 	}
-	return join(s.root, s.fileKey(id))
-}
-
-func (s *snapshot) object(id ident.SampleID) ident.ObjectID {
-	if !s.has(id) {
-		return NoObject
-	}
-	return s.objs[id]
+	return join(s.root, below(s.dirs[s.dir(id)].rel, s.name(id)))
 }
 
 // limits of the columns.
@@ -242,18 +229,19 @@ func mergeWalk(root string, old *snapshot, w *walkResult) (s *snapshot, meta []f
 // byDir groups the sample ids by row of dirs, sorted by name.
 func (s *snapshot) byDir() [][]ident.SampleID {
 	counts := make([]int, len(s.dirs))
-	for _, d := range s.dirOf {
-		counts[d]++
+	for id := range s.Len() {
+		counts[s.dir(sampleID(id))]++
 	}
-	all := make([]ident.SampleID, len(s.dirOf))
+	all := make([]ident.SampleID, s.Len())
 	out := make([][]ident.SampleID, len(s.dirs))
 	from := 0
 	for d, n := range counts {
 		out[d] = all[from : from : from+n]
 		from += n
 	}
-	for id, d := range s.dirOf {
-		out[d] = append(out[d], ident.SampleID(id))
+	for id := range ident.SampleID(s.Len()) {
+		d := s.dir(id)
+		out[d] = append(out[d], id)
 	}
 	for _, ids := range out {
 		byName := func(a, b ident.SampleID) int { return pyCompare(s.name(a), s.name(b)) }
@@ -338,7 +326,7 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 			_, _ = h.Write(buf) // a hash never fails
 			buf = buf[:0]
 		}
-		str(s.dirs[s.dirOf[id]].rel)
+		str(s.dirs[s.dir(sampleID(id))].rel)
 		str(s.name(ident.SampleID(id)))
 		if !s.Live(ident.SampleID(id)) {
 			buf = append(buf, 0)
@@ -349,7 +337,7 @@ func (s *snapshot) fingerprint(meta []fileMeta) uint64 {
 		buf = binary.AppendVarint(buf, meta[id].mtime)
 		if s.labels != nil {
 			buf = binary.AppendVarint(buf, meta[id].off)
-			buf = binary.AppendVarint(buf, int64(s.labels[id]))
+			buf = binary.AppendVarint(buf, int64(s.label(sampleID(id))))
 		}
 	}
 	_, _ = h.Write(buf)
@@ -385,14 +373,56 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 	// The ordinal to try next for a file that is named again, by its first object: a million links to one file must
 	// not try a million ordinals each.
 	next := map[ident.ObjectID]uint32{}
-	if t.len() == 0 { // the first dataset: all its files are new
-		t.making.Lock()
-		t.room(len(todo))
-		t.making.Unlock()
+	split := func(f func(part []ident.SampleID, isStretch bool)) {
+		if s.labels == nil { // each in its own file
+			f(todo, false)
+			return
+		}
+		splitStretches(todo, meta, f)
 	}
+	if t.len() == 0 { // the first dataset: all its files are new
+		n := 0
+		split(func(part []ident.SampleID, isStretch bool) {
+			if !isStretch {
+				n += len(part)
+			}
+		})
+		if n > 0 {
+			t.making.Lock()
+			t.room(n)
+			t.making.Unlock()
+		}
+	}
+	split(func(part []ident.SampleID, isStretch bool) {
+		for len(part) > 0 {
+			rows := len(part)
+			if isStretch {
+				first, added := ident.ObjectID(0), 0
+				first, added, rows = t.internStretch(root, part, meta)
+				for k, id := range part[:added] {
+					s.objs[id] = first + ident.ObjectID(k)
+					used.Add(uint32(s.objs[id]))
+				}
+				part = part[added:]
+			}
+			s.assignRows(t, root, part[:rows], meta, handed{used, next})
+			part = part[rows:]
+		}
+	})
+	s.rev = s.reversed()
+}
+
+// handed is which objects samples of a version have, and the ordinal to try next for a file that is named again.
+type handed struct {
+	used *bits.Set
+	next map[ident.ObjectID]uint32
+}
+
+// assignRows interns files one by one.
+func (s *snapshot) assignRows(t *objectTable, root uint32, ids []ident.SampleID, meta []fileMeta, h handed) {
 	const chunk = 4096 // short enough that readers of the table do not notice
-	rows, hashes := make([]object, min(chunk, len(todo))), make([]uint64, min(chunk, len(todo)))
-	for part := range slices.Chunk(todo, chunk) {
+	rows, hashes := make([]object, min(chunk, len(ids))), make([]uint64, min(chunk, len(ids)))
+	for part := range slices.Chunk(ids, chunk) {
 		t.making.Lock()
 		t.room(len(part)) // each gets one new row at most
 		t.mu.Lock()
@@ -403,16 +433,15 @@ func (s *snapshot) assignObjects(t *objectTable, root uint32, old *snapshot, met
 		for k, id := range part {
 			first := t.addLocked(&rows[k], hashes[k])
 			o := first
-			for !used.Add(uint32(o)) {
-				next[first]++
-				o = t.internLocked(meta[id], next[first], root, id)
+			for !h.used.Add(uint32(o)) {
+				h.next[first]++
+				o = t.internLocked(meta[id], h.next[first], root, id)
 			}
 			s.objs[id] = o
 		}
 		t.mu.Unlock()
 		t.making.Unlock()
 	}
-	s.rev = s.reversed()
 }
 
 // inOneRun reports whether the objects follow each other as the samples do.

@@ -266,8 +266,8 @@ func FuzzListedIndex(f *testing.F) {
 	must(f, err)
 	snap := d.snap.Load()
 	var meta []fileMeta
-	for _, o := range snap.objs {
-		m, _ := c.objects.meta(o)
+	for s := range ident.SampleID(snap.Len()) {
+		m, _ := c.objects.meta(snap.object(s))
 		meta = append(meta, m)
 	}
 	good := encodeIndex(snap, meta)

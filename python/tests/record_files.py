@@ -50,6 +50,39 @@ def arrays(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     want["npz:some.npz?fields=c,b"] = [{"c": r["c"], "b": r["b"]} for r in rows]
 
 
+def documents(ids: Any, starts: Any, size: int, step: int) -> list[Any]:
+    """Windows that stop at documents, which begin at starts; one of a single id has no window."""
+    rows = []
+    for d in np.split(ids, starts[1:]):
+        rows += [d[at : at + size + 1] for at in range(0, len(d) - 1, step) if at == 0 or at - step + size + 1 < len(d)]
+    return rows
+
+
+def together(windows: list[Any], size: int, pad: int) -> Rows:
+    """Windows packed by best fit, the longest first: looks at every row for every window."""
+    rows: list[tuple[int, int, list[int]]] = []  # ids that fit, when it was filled, windows
+    for turn, i in enumerate(sorted(range(len(windows)), key=lambda i: -len(windows[i]))):
+        n = len(windows[i])
+        fits = [k for k, (left, _, _) in enumerate(rows) if left >= n]
+        if fits:
+            k = min(fits, key=lambda k: (rows[k][0], -rows[k][1]))
+            left, _, some = rows[k]
+            rows[k] = left - n, turn, [*some, i]
+        else:
+            rows.append((size + 1 - n, turn, [i]))
+    out = []
+    for some in sorted(sorted(r[2]) for r in rows):
+        row = np.full(size + 1, pad, windows[0].dtype)
+        doc, position = np.full(size + 1, -1, "i4"), np.zeros(size + 1, "i4")
+        at = 0
+        for k, i in enumerate(some):
+            n = len(windows[i])
+            row[at : at + n], doc[at : at + n], position[at : at + n] = windows[i], k, np.arange(n)
+            at += n
+        out.append({"tokens": told(row), "doc": told(doc), "position": told(position)})
+    return out
+
+
 def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """Ids as nanoGPT, llm.c and Megatron write them."""
     rng = np.random.default_rng(pick.randrange(2**32))
@@ -88,6 +121,32 @@ def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
     )  # fmt: skip
     want[f"tokens:mega.bin?seq_len={size}&doc=idx"] = windows(ids.astype("<i4"), size, docs)
+    borders(out, ids, starts, want, (size, stride))
+    # A document has some sequences here, and some documents have none.
+    some = np.sort(rng.choice(len(starts) + 1, len(starts) // 3))
+    index = np.concatenate([[0, 0], some, [len(starts)]])
+    (out / "some.bin").write_bytes((out / "mega.bin").read_bytes())
+    (out / "some.idx").write_bytes(
+        (out / "mega.idx").read_bytes()[: 34 + 12 * len(starts)] + index.astype("<i8").tobytes()
+    )
+    with open(out / "some.idx", "r+b") as f:
+        f.seek(26)
+        f.write(struct.pack("<Q", len(index)))
+    begin = np.unique(np.concatenate([starts, [n]])[index])
+    rows = documents(ids.astype("<i4"), begin[begin < n], size, size)
+    want[f"tokens:some.bin?seq_len={size}&doc=idx&borders=stop"] = [{"tokens": told(x)} for x in rows]
+
+
+def borders(out: Path, ids: Any, starts: Any, want: dict[str, Rows], sizes: tuple[int, int]) -> None:
+    """What windows are that stop at documents, of files that tokens wrote."""
+    size, stride = sizes
+    for file, x, doc in (("nano.bin", ids, "0"), ("mega.bin", ids.astype("<i4"), "idx")):
+        uri = f"tokens:{file}?seq_len={size}&doc={doc}&borders="
+        for step, word in ((size, ""), (min(stride, size), f"&stride={min(stride, size)}")):
+            rows = documents(x, starts, size, step)
+            want[f"{uri}stop{word}"] = [{"tokens": told(r)} for r in rows]
+            want[f"{uri}drop{word}"] = [{"tokens": told(r)} for r in rows if len(r) > size]
+        want[f"{uri}pack&pad=3"] = together(documents(x, starts, size, size), size, 3)
 
 
 WORDS = ["", "é", "a,b", 'say "x"', "two\nlines", "tab\t", "日本", "\\", "x" * 300]

@@ -17,6 +17,7 @@ import (
 // tokens are files of token ids, of which windows of seq_len+1 are the samples: .bin as nanoGPT writes (ids alone) and
 // llm.c (a header of 1 KiB first), .bin with an .idx beside it as Megatron writes, and .npy. A window begins every
 // stride ids, and runs on over the borders of documents; with ?doc= a second field says which document each id is of.
+// With ?borders= windows stop at documents, or hold whole ones (tokendocs.go).
 type tokens struct{ identity }
 
 const (
@@ -73,6 +74,10 @@ type tokenFile struct {
 	docs  []int64 // where documents begin, ids; only of Megatron's with ?doc=idx
 	slice int64   // ids from one window to the next
 	each  int64   // ids of a window
+
+	eos     uint64 // ends a document, if docs is nil
+	borders string // what windows do at documents; "" = they run on
+	pad     uint64
 }
 
 // windows counts them.
@@ -130,6 +135,10 @@ func openTokens(a Address, path string, r io.ReaderAt, size int64, beside func(s
 	}
 	if a.Args["doc"] == megatronDocs && t.docs == nil {
 		return nil, errors.New("it has no .idx of Megatron beside it, which ?doc=idx needs; give the id that ends a document")
+	}
+	t.eos = uint64(numberOf(a, "doc", 0))
+	if err := t.checkBorders(a); err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -306,6 +315,10 @@ func (tokens) Schema(
 		}
 	}
 	each := []int64{numberOf(a, "seq_len", defaultSeqLen) + 1}
+	if b := a.Args["borders"]; b != "" && b != bordersRun {
+		s.Fields = borderFields(b, first, each[0])
+		return s, nil
+	}
 	s.Fields = []record.Field{{Name: tokensName, Kind: record.Array, DType: first, Shape: each}}
 	if a.Args["doc"] != "" {
 		s.Fields = append(s.Fields, arrayField(docName, record.Int32, each...))
@@ -327,6 +340,9 @@ func (tokens) Scan(ctx context.Context, a Address, f File, emit func(Sample) err
 	if err != nil {
 		return Found{}, err
 	}
+	if t.borders != "" {
+		return t.scanPieces(ctx, f, emit)
+	}
 	if t.windows() == 0 && t.n > 0 {
 		return Found{Skipped: map[string]int{"files shorter than a window": 1}}, nil
 	}
@@ -343,16 +359,24 @@ type tokenRows struct {
 	io.ReaderAt
 	schema *record.Schema
 	dims   [][]int64
-	size   int64 // of a record
-	eos    uint64
+	size   int64    // of a record
+	packs  *packing // of ?borders=pack
 }
 
-func (tokens) Open(_ context.Context, a Address, f File) (Rows, error) {
+func (tokens) Open(ctx context.Context, a Address, f File) (Rows, error) {
 	t, err := openTokens(a, f.Path, f, f.Size, f.Beside)
 	if err != nil {
 		return nil, err
 	}
-	r := &tokenRows{tokenFile: t, ReaderAt: f, schema: f.Schema, eos: uint64(numberOf(a, "doc", 0))}
+	r := &tokenRows{tokenFile: t, ReaderAt: f, schema: f.Schema}
+	switch t.borders {
+	case bordersStop, bordersDrop:
+		return r, nil
+	case bordersPack:
+		if r.packs, _, err = t.pack(ctx, f); err != nil {
+			return nil, err
+		}
+	}
 	for range f.Schema.Fields {
 		r.dims = append(r.dims, []int64{t.each})
 	}
@@ -361,6 +385,12 @@ func (tokens) Open(_ context.Context, a Address, f File) (Rows, error) {
 }
 
 func (r *tokenRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	switch r.borders {
+	case bordersStop, bordersDrop:
+		return r.stopped(ctx, dst, s)
+	case bordersPack:
+		return r.packedWindow(ctx, dst, s)
+	}
 	if s.Off >= r.windows() {
 		return dst, fmt.Errorf("window %d of %d", s.Off, r.windows())
 	}
