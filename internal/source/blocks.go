@@ -234,12 +234,12 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 
 // cutByPlace finds the pieces of files by the places of their samples.
 func (c *Catalog) cutByPlace(snap *snapshot, cut []packed.ByPlace, out [][]packed.Block) {
-	for s := range snap.objs {
-		i := snap.dirOf[s]
-		if cut[i] == nil || !snap.Live(sampleID(s)) {
+	for s := range ident.SampleID(snap.Len()) {
+		i := snap.dir(s)
+		if cut[i] == nil || !snap.Live(s) {
 			continue
 		}
-		row, _ := c.objects.get(snap.objs[s])
+		row, _ := c.objects.get(snap.object(s))
 		first := packed.Block{First: cut[i].Piece(row.off)}
 		if n := len(out[i]); n == 0 || out[i][n-1] != first { // samples are in the order of the file, mostly
 			out[i] = append(out[i], first)

@@ -278,13 +278,16 @@ func TestNoBlocks(t *testing.T) {
 	c := newBucket(t).open(t, "")
 	root := tree(t, "a/1.jpg", "b/2.jpg")
 	write(t, root, "d.npz", zipOf(t, zip.Deflate, "x.npy", npyFile(5)))
+	write(t, root, "t.bin", "\x01\x00\x02\x00\x09\x00\x03\x00\x04\x00\x09\x00")
 	write(t, root, "f.fa.gz", bgzipped(t, ">a\nACGT\n>b\nMKV\n"))
 	for uri, want := range map[string]string{
 		"imagefolder:" + root:              "larder pack",
 		"lmdb:packed/testdata/data.mdb":    "data.mdb keeps its values on pages in the order in which they were written",
 		"beton:packed/testdata/five.beton": "five.beton keeps its samples on pages in the order",
 		"npz:" + root + "/d.npz":           "d.npz has members that are compressed, each as a whole write it with numpy",
-		"fasta:" + root + "/f.fa.gz":       "f.fa.gz is compressed in blocks of 64 KiB, which are read one by one unpack it",
+		"tokens:" + root + "/t.bin?seq_len=2&doc=9&borders=stop": "t.bin has windows that mind the borders of documents, " +
+			"and lie at places of their own leave out ?borders=",
+		"fasta:" + root + "/f.fa.gz": "f.fa.gz is compressed in blocks of 64 KiB, which are read one by one unpack it",
 	} {
 		d, err := c.Add(t.Context(), "", uri)
 		must(t, err)

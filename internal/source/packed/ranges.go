@@ -45,6 +45,9 @@ func WhyNoBlocks(scheme, file string) (why, hint string) {
 		return "keeps its samples on pages in the order in which the processes that wrote it were done", pack
 	case "npz":
 		return "has members that are compressed, each as a whole", "write it with numpy.savez, or use order stratified"
+	case "tokens":
+		return "has windows that mind the borders of documents, and lie at places of their own",
+			"leave out ?borders=, or use order stratified"
 	case "fasta":
 		return "is compressed in blocks of 64 KiB, which are read one by one", "unpack it with bgzip -d, or " + pack
 	}

@@ -162,7 +162,11 @@ func (r *arrayRows) from(in []io.ReaderAt) Rows {
 
 func (r *tokenRows) rows() int64 { return r.windows() }
 
+// spans implements plainRows; nil = windows mind the borders of documents, and lie at places of their own.
 func (r *tokenRows) spans(first, n int64) []span {
+	if r.borders != "" {
+		return nil
+	}
 	size := r.dtype.Size()
 	ids := int64(0)
 	if n > 0 {

@@ -21,8 +21,8 @@ const (
 	bordersPack = "pack" // documents lie whole in a window, beside others
 )
 
-// maxPieces bounds the documents of a file that is packed: one takes 40 bytes while they are put together.
-const maxPieces = 1 << 25
+// maxPacked bounds the documents of a file that is packed: one takes 40 bytes while they are put together.
+const maxPacked = 1 << 25
 
 const (
 	positionName = "position"
@@ -194,8 +194,8 @@ type packing struct {
 func (t *tokenFile) pack(ctx context.Context, r io.ReaderAt) (*packing, int, error) {
 	var pieces []piece
 	without, err := t.eachPiece(ctx, r, func(p piece) error {
-		if len(pieces) >= maxPieces {
-			return fmt.Errorf("it has more than %d documents, which are the most for ?borders=pack", maxPieces)
+		if len(pieces) >= maxPacked {
+			return fmt.Errorf("it has more than %d documents, which are the most for ?borders=pack", maxPacked)
 		}
 		pieces = append(pieces, p)
 		return nil
