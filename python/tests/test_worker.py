@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import larder
-from larder import _crew, _dataset, _items, _link, _nested, _record, _seeds, _worker
+from larder import _alarm, _crew, _dataset, _items, _link, _nested, _record, _seeds, _worker
 from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
@@ -33,13 +33,14 @@ PATIENCE = 60.0
 class Boss:
     """Accepts workers, gives them tasks, and notes every answer."""
 
-    def __init__(self, path, refuse=""):
+    def __init__(self, path, refuse="", accepts=None):
         self.path, self.refuse = str(path), refuse
+        self.accepts = accepts or {}  # what the answer to WORK says of sizes; nothing, as an older daemon
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen(16)
         self.works, self.records, self.failures, self.violations = [], {}, {}, []
-        self.conns, self.grown, self.left, self.task = [], 0, 0, 0
+        self.conns, self.sizes, self.left, self.task = [], [], 0, 0  # sizes of memory that replaced another
         self.queue: deque[dict] = deque()
         self.held = None  # a list: offsets that are not freed
         self.inputs = b""
@@ -99,7 +100,7 @@ class Boss:
             memory = mmap.mmap(fd, size)
             os.close(fd)
             if type_ == 37:
-                self.grown += 1
+                self.sizes.append(size)
                 assert struct.unpack("<Q", payload)[0] == size
             elif self.refuse:
                 self.send(conn, 5, rid, json.dumps({"reason": self.refuse, "message": "no"}).encode())
@@ -109,8 +110,8 @@ class Boss:
                 self.works.append(work)
                 into = os.memfd_create("in")
                 os.write(into, self.inputs)
-                answer = json.dumps({"worker": len(self.works), "inBytes": len(self.inputs), "window": 2}).encode()
-                self.send(conn, 4, rid, answer, into)
+                answer = {"worker": len(self.works), "inBytes": len(self.inputs), "window": 2, **self.accepts}
+                self.send(conn, 4, rid, json.dumps(answer).encode(), into)
                 os.close(into)
                 self._feed(conn, at, 2)
         elif type_ == 34:
@@ -319,7 +320,7 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
     boss.queue.extend({"sample": i} for i in range(40))
     start(crews, boss, Large(), 1)
     boss.until(lambda: len(boss.records) == 40)
-    assert boss.grown == 1
+    assert len(boss.sizes) == 2 and boss.sizes[0] < 9_000_000 < boss.sizes[1]  # what it begins with, and one more
     assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 9_000_000
 
 
@@ -407,6 +408,7 @@ def test_a_timer_serves_many_tasks(monkeypatch):
     monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
     clock = _worker.Alarm.__new__(_worker.Alarm)
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0
+    clock.words = _alarm.Words()
     clock._works = threading.Event()
     for _ in range(100):
         clock.start(10.0)
