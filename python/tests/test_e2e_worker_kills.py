@@ -49,7 +49,7 @@ def epochs(loader):
 
 @pytest.mark.parametrize("random_in", ["item", "step"])
 def test_workers_killed_at_random_lose_and_repeat_nothing(real, random_in):
-    """Every epoch has each sample once or says why not, no draw comes twice, and each is the one of an undisturbed run."""
+    """Every epoch has each sample once or says why not, no draw comes twice, each is the one of an undisturbed run."""
     kw = {"batch_size": 10, "shuffle": True, "num_workers": 2, "on_error": "skip", "seed": 3, "prefetch": 4}
     if random_in == "step":
         kw |= {"cache": "items", "transform": [drawn]}
@@ -79,5 +79,6 @@ def test_workers_killed_at_random_lose_and_repeat_nothing(real, random_in):
         assert got == {i: expected[i] for i in got}
         assert not seen & set(got.values()), "a draw came twice"
         seen |= set(got.values())
-    print(f"nightly: {kills} workers killed in {rounds} epochs of {N} samples, random in the {random_in}: {bad} samples left out")
-    assert kills == want and bad <= 1 + kills // 10
+    figures = f"{kills} workers killed in {rounds} epochs of {N} samples, random in the {random_in}"
+    print(f"nightly: {figures}: {bad} samples left out")
+    assert kills == want and bad <= kills // 2

@@ -99,7 +99,8 @@ def test_records_up_to_the_limit_arrive(limited, limit, bytes_, workers):
 
     _, loader = limited(limit, Items(20, make), batch_size=4, num_workers=workers, ragged="list", return_index=True)
     for _ in range(2):
-        got = {i: hashlib.blake2b(x.copy()).digest() for xs, ids in loader for x, i in zip(xs, ids.tolist(), strict=True)}
+        rows = (row for xs, ids in loader for row in zip(xs, ids.tolist(), strict=True))
+        got = {i: hashlib.blake2b(x.copy()).digest() for x, i in rows}
         assert got == {i: hashlib.blake2b(make(i)).digest() for i in range(20) if i != ODD}
     assert [q.id for q in loader.quarantined] == [ODD]
 

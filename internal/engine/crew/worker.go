@@ -118,8 +118,8 @@ func (c *Crew) Attach(
 
 const page = 4096
 
-// MaxMemory is the most bytes that the memory of a worker may have: room for a few of the largest records, and always for
-// a mark and a small one.
+// MaxMemory is the most bytes that the memory of a worker may have: room for a few of the largest records, and always
+// for a mark and a small one.
 func (c *Crew) MaxMemory() int64 { return max(4*c.cfg.MaxRecord, 64<<10) }
 
 // slotBytes is the address space for the input of one task.

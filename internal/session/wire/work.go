@@ -302,8 +302,8 @@ func AppendGrow(dst []byte, n uint64) []byte { return binary.LittleEndian.Append
 // ParseGrow reads the payload of GROW.
 func ParseGrow(p []byte) (uint64, error) { return parseOne(p, "GROW") }
 
-// AppendWords appends the payload of WORDS: the bytes of the memory in which a worker says why it ends, whose descriptor
-// rides on the frame.
+// AppendWords appends the payload of WORDS: the bytes of the memory in which a worker says why it ends, whose
+// descriptor rides on the frame.
 func AppendWords(dst []byte, n uint64) []byte { return binary.LittleEndian.AppendUint64(dst, n) }
 
 // ParseWords reads the payload of WORDS.
