@@ -36,7 +36,8 @@ func TestWorkersAreToldTheLimits(t *testing.T) {
 		if err := k.Grow(memory); err != nil {
 			t.Fatal(err)
 		}
-		if err := k.Done(task.Task, int(memory)-len(sampleOf(task)), sampleOf(task)); err != nil { // its record ends where the memory does
+		b := sampleOf(task)
+		if err := k.Done(task.Task, int(memory)-len(b), b); err != nil { // it ends where the memory does
 			t.Fatal(err)
 		}
 		other, err := k.Task()
@@ -141,7 +142,9 @@ func TestMemoryOfWordsIsChecked(t *testing.T) {
 	w := serve(t)
 	uri := declare(t, w.dial(), "words", 4)
 	job, tr := w.madeJob(madeSpec("a", uri, 2))
-	for name, says := range map[string]string{"large": "cannot be used", "unsealed": "not sealed", "none": "no descriptor"} {
+	for name, says := range map[string]string{
+		"large": "cannot be used", "unsealed": "not sealed", "none": "no descriptor",
+	} {
 		k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()}}, 1<<20)
 		if err != nil {
 			t.Fatal(err)

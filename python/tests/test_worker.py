@@ -43,7 +43,7 @@ class Boss:
         self.conns, self.sizes, self.left, self.task = [], [], 0, 0  # sizes of memory that replaced another
         self.queue: deque[dict] = deque()
         self.held = None  # a list: offsets that are not freed
-        self.inputs = b""
+        self.inputs, self.words = b"", []
         self.lock = threading.Condition()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -127,6 +127,10 @@ class Boss:
             todo = at.pop(struct.unpack_from("<Q", payload)[0])
             self.failures[todo["sample"]] = json.loads(payload[8:])
             self._feed(conn, at, 1)
+        elif type_ == 41 and "maxWords" in self.accepts:
+            fd = fds.pop(0)
+            self.words.append(os.pread(fd, 1 << 20, 0))
+            os.close(fd)
         elif type_ == 13:
             self.left += 1
             self.send(conn, 4, rid, b"{}")
@@ -322,6 +326,29 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
     boss.until(lambda: len(boss.records) == 40)
     assert len(boss.sizes) == 2 and boss.sizes[0] < 9_000_000 < boss.sizes[1]  # what it begins with, and one more
     assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 9_000_000
+
+
+def test_a_worker_keeps_to_what_the_daemon_accepts(tmp_path, crews):
+    limits = {"maxRecord": 1 << 20, "maxMemory": 4 << 20, "maxWords": 64 << 10}
+    boss = Boss(tmp_path / "l.sock", accepts=limits)
+    sizes = {3: 2 << 20, 5: (1 << 20) - 128, 6: 1 << 20}
+
+    class Odd:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            return np.full(sizes.get(i, 5 + i % 2), i, np.uint8)
+
+    boss.queue.extend({"sample": i} for i in range(8))
+    start(crews, boss, Odd(), 1)
+    boss.until(lambda: len(boss.records) + len(boss.failures) == 8)
+    assert {i: f["type"] for i, f in boss.failures.items()} == {3: "InvalidError", 6: "InvalidError"}
+    assert "a record of 2MiB, and 1MiB are the most (workers.max_record)" in boss.failures[3]["message"]
+    assert boss.values(5)[0].size == sizes[5] and max(boss.sizes) <= limits["maxMemory"]
+    assert [w.rstrip(b"\0") for w in boss.words] == [b"\n"], "it has said nothing yet"
+    boss.close()
+    assert boss.violations == []
 
 
 def test_memory_is_reused_only_when_it_is_free(boss, crews):
