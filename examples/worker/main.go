@@ -1,4 +1,4 @@
-// Command worker makes the samples of a dataset for larder, in a process of its own and in 100 lines: sample i is the
+// Command worker makes the samples of a dataset for larder, in a process of its own and in 111 lines: sample i is the
 // number i squared. docs/protocol.md#workers describes what it speaks; nothing of larder is imported.
 //
 //	worker SOCKET python:squares@1 RECIPE    (RECIPE is Job.recipe of RegisterJob's answer)

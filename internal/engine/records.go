@@ -278,7 +278,7 @@ func (e *Engine) Work(
 }
 
 // MaxMemory is the most bytes that the memory of a worker may have: room for a few of the largest records.
-func (e *Engine) MaxMemory() int64 { return 4 * e.cfg.Crew.MaxRecord }
+func (e *Engine) MaxMemory() int64 { return e.crew.MaxMemory() }
 
 // recipesOf finds a job for each recipe that a worker names, and refuses workers of other users.
 func (e *Engine) recipesOf(req *wire.WorkRequest, peer shm.Peer) ([]*work.Job, error) {

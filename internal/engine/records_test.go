@@ -350,7 +350,7 @@ func TestSharedInstancesAreMadeOnce(t *testing.T) {
 	b.detach()
 }
 
-// The worker of 100 lines in examples/worker, a process of its own, serves a job.
+// The worker of examples/worker, a process of its own, serves a job.
 func TestExampleWorker(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "worker")
 	if out, err := exec.Command("go", "build", "-o", bin, "larder/examples/worker").CombinedOutput(); err != nil {

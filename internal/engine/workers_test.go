@@ -460,66 +460,6 @@ func TestWorkersGrowAndInline(t *testing.T) {
 	process.leave()
 }
 
-// Workers are killed at random while three jobs train: every epoch is whole.
-func TestWorkersAreKilledAtRandom(t *testing.T) {
-	w := serve(t)
-	const n = 120
-	uri := declare(t, w.dial(), "killed", n)
-	ctx, stop := context.WithCancel(t.Context())
-	var killers, trains sync.WaitGroup
-	var jobs []*larderv1.Job
-	for i, change := range []func(*larderv1.JobSpec){cached, shared, shared} {
-		s := madeSpec([]string{"a", "b", "c"}[i], uri, uint32(7+i), change, recipe(pythonOp("m.f", false),
-			pythonOp("m.g", true)), func(s *larderv1.JobSpec) { s.OnError = "skip" })
-		job, tr := w.madeJob(s)
-		jobs = append(jobs, job)
-		trains.Go(func() {
-			for epoch := range uint32(4) {
-				m, err := tr.records(epoch)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if len(m.ids)+len(m.bad) != n {
-					t.Errorf("epoch %d: %d samples, %d bad", epoch, len(m.ids), len(m.bad))
-				}
-			}
-			tr.detach()
-		})
-	}
-	req := wire.WorkRequest{Dataset: uri, Client: "killed"}
-	for _, j := range jobs {
-		req.Recipes = append(req.Recipes, j.GetRecipe())
-	}
-	for i := range 3 {
-		killers.Go(func() {
-			for life := 1; ctx.Err() == nil; life++ {
-				req := req
-				if req.Batch = life%2 == 0; req.Batch { // with stacks: it ends in the middle of one
-					req.Mark, req.Window = new(uint64(1<<20-8)), 64
-				}
-				k, err := workertest.Attach(w.socket, req, 1<<20)
-				if err != nil {
-					return
-				}
-				left := 5 + (life*7+i*3)%40
-				stopped := context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
-				_ = k.Serve(func(task workertest.Task) ([]byte, *wire.Failure) {
-					if left--; left == 0 {
-						_ = k.Conn.Close()
-					}
-					return sampleOf(task), nil
-				})
-				stopped()
-				_ = k.Close()
-			}
-		})
-	}
-	trains.Wait()
-	stop()
-	killers.Wait()
-}
-
 // A daemon that stops lets the running epoch end, for which it needs the workers, and then ends their sessions.
 func TestWorkersStayUntilTheLastClientLeaves(t *testing.T) {
 	w := serve(t)

@@ -95,6 +95,8 @@ type Worker interface {
 	Settle()
 	// Grow replaces the worker's memory for later records. It takes the memory over.
 	Grow(*shm.Segment)
+	// Words is the memory in which the worker says why it ends. It takes the memory over.
+	Words(*shm.Segment)
 	// Close ends the worker, once: clean when it said goodbye (DETACH).
 	Close(clean bool)
 }

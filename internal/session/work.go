@@ -62,23 +62,34 @@ func (s *conn) handleWork(h wire.Header, p []byte, at int64) error {
 		if err != nil {
 			return err
 		}
-		memory, err := s.memory(n, at)
+		memory, err := s.memory(n, at, s.srv.cfg.Crew.MaxMemory())
 		if err != nil {
 			return err
 		}
 		s.worker.Grow(memory)
 		return nil
+	case wire.Words:
+		n, err := wire.ParseWords(p)
+		if err != nil {
+			return err
+		}
+		memory, err := s.memory(n, at, wire.MaxWords)
+		if err != nil {
+			return err
+		}
+		s.worker.Words(memory)
+		return nil
 	}
 	return wire.Violation("a worker does not send %s", h.Type)
 }
 
-// memory maps the memory whose descriptor rides on a frame.
-func (s *conn) memory(n uint64, at int64) (*shm.Segment, error) {
+// memory maps the memory whose descriptor rides on a frame, of most bytes at most.
+func (s *conn) memory(n uint64, at, most int64) (*shm.Segment, error) {
 	fd, ok := s.rcv.Take(at)
 	if !ok {
 		return nil, wire.Violation("no descriptor of the worker's memory rides on the first byte of the frame")
 	}
-	return shm.MapForeign(fd, int64(min(n, 1<<62)), s.srv.cfg.Crew.MaxMemory())
+	return shm.MapForeign(fd, int64(min(n, 1<<62)), most)
 }
 
 func (s *conn) beginWork(id uint64, p []byte, at int64) error {
@@ -99,7 +110,7 @@ func (s *conn) beginWork(id uint64, p []byte, at int64) error {
 			s.unclaim()
 		}
 	}()
-	memory, err := s.memory(req.OutBytes, at)
+	memory, err := s.memory(req.OutBytes, at, s.srv.cfg.Crew.MaxMemory())
 	if err != nil {
 		return err
 	}

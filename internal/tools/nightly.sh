@@ -64,7 +64,7 @@ tests() {
       names=$(awk -v var="\"$var\"" '/^func Test/ {name = $2; sub(/\(.*/, "", name)} index($0, var) && name != "" {print name}' "$f" | sort -u | paste -sd'|')
       row "$name/$(basename "$(dirname "$f")")-$(basename "$f" _test.go)" "$what" env "$var=$count" go test -tags "$tags" -count=1 -v -timeout 4h -run "^($names)\$" "$(dirname "$f")"
       ;;
-    *.py) row "$name/$(basename "$f" .py)" "$what" env "$var=$count" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q "$f" ;;
+    *.py) row "$name/$(basename "$f" .py)" "$what" env "$var=$count" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q -s "$f" ;;
     esac
   done
   [ $any = 1 ] || later "$name" "$what" "$var"
@@ -103,8 +103,9 @@ export LARDER_STOP_SECONDS
 LARDER_STOP_SECONDS=$(n 20)
 tests R16 "clients stopped (SIGSTOP) for 0 to 20 s" LARDER_STOPS "$(n 100)"
 tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
-row R24 "parsers fuzzed (executions of each): journal, snapshot, token, frame, config, subset, audit log" \
-  fuzz "$(n 240)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit
+row R24 "parsers fuzzed (executions of each): journal, snapshot, token, frame, config, subset, audit log, records, workers" \
+  fuzz "$(n 240)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit \
+  ./internal/record ./internal/prep/fields ./internal/engine/crew
 row K "kernels in C beside their twins in Go, cases at random" \
   env LARDER_KERNEL_CASES="$(n 1000000)" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Kernel|EveryColor' ./internal/prep
 row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
@@ -112,6 +113,7 @@ row R29 "whole simulated days with faults" \
   env LARDER_SIM_DAYS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDays$' ./bench/...
 row W/worlds "workers of clients that come, leave, die, hang and lie, in virtual time" \
   env LARDER_SIM_WORLDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestWorlds' ./internal/engine/crew
+tests W "worker processes killed at random: exactly once, no draw twice, audited" LARDER_WORKER_KILLS "$(n 500)"
 row W/stages "workers killed between stages of tasks, and the daemon under them, with the race detector" \
   go test -race -tags "$tags" -count="$(n 30)" -timeout 4h -run '^(TestKilledWorkersBetweenStages|TestDaemonDiesUnderWorkers)$' ./internal/engine
 if [ -d .frameworks ]; then

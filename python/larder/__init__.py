@@ -8,13 +8,14 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 
 Its modules are layers; each imports those before it only (python/tests/test_layers.py):
 
-1. ``_version``, ``_caller``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what can go wrong.
+1. ``_version``, ``_caller``, ``_units``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what
+   can go wrong.
 2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_stack``, ``_ring``, ``_lease``, ``_board``, ``_link``: memory,
    and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
 4. ``_digest``, ``_seeds``, ``_transform``, ``_foreign``, ``ops``, ``_builtin``: steps, in Python and built in.
-5. ``_dataset``, ``_items``, ``_alike``, ``_bulk``, ``_worker``, ``_crew``, ``_batches``: datasets in Python, the
-   processes that run them and their steps, and batches of what they make.
+5. ``_dataset``, ``_items``, ``_alike``, ``_bulk``, ``_alarm``, ``_worker``, ``_crew``, ``_batches``: datasets in
+   Python, the processes that run them and their steps, and batches of what they make.
 6. ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_places``, ``_stream``, ``_arguments``:
    what a script asks for.
 7. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must

@@ -17,7 +17,8 @@ from .errors import InvalidError
 
 _FIXED = (int, float, bool, str, bytes, type(None))  # nobody writes to these
 
-Copy = list[tuple[int, int, Array]]
+# Kind, dtype, shape and values of each leaf; no values where those are more than a record may have.
+Copy = list[tuple[int, int, tuple[int, ...], Array | None]]
 
 
 def leaves(item: Any, structure: Structure) -> list[Leaf] | None:
@@ -28,25 +29,29 @@ def leaves(item: Any, structure: Structure) -> list[Leaf] | None:
         return None
 
 
-def copy(item: Any, structure: Structure) -> Copy | None:
-    """The leaves of an item in memory of their own."""
+def copy(item: Any, structure: Structure, largest: int = 1 << 62) -> Copy | None:
+    """The leaves of an item in memory of their own. Of more than ``largest`` bytes it keeps the form alone."""
     found = leaves(item, structure)
-    return None if found is None else [(x.kind, x.dtype, np.array(x.values)) for x in found]
+    if found is None:
+        return None
+    few = sum(x.values.nbytes for x in found) <= largest
+    return [(x.kind, x.dtype, x.values.shape, np.array(x.values) if few else None) for x in found]
 
 
 def same(item: Any, other: Copy | None, structure: Structure) -> bool:
     """Whether an item still has, or has too, the leaves that were copied; two that are no data are alike."""
     found = leaves(item, structure)
     if found is None or other is None:
-        return found is other
+        return found is None and other is None
     return all(
-        x.kind == kind and x.dtype == dtype and _equal(np.asarray(x.values), values)
-        for x, (kind, dtype, values) in zip(found, other, strict=True)
+        x.kind == kind and x.dtype == dtype and x.values.shape == shape
+        and (values is None or _equal(np.asarray(x.values), values))
+        for x, (kind, dtype, shape, values) in zip(found, other, strict=True)
     )
 
 
 def _equal(a: Array, b: Array) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.dtype != b.dtype:
         return False
     return np.array_equal(a, b) or (a.dtype.kind == "f" and np.array_equal(a, b, equal_nan=True))
 

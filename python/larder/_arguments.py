@@ -309,6 +309,11 @@ class Arguments:
         inline = 86400.0 if workers == 0 else 60.0
         limit = inline if self.sample_timeout is None else _checks.seconds(self.sample_timeout, "sample_timeout")
         memory = 0 if self.worker_memory is None else _checks.integer("worker_memory", self.worker_memory, 1, 2**62)
+        if memory and workers == 0:
+            raise InvalidError(
+                "worker_memory limits worker processes, and num_workers=0 makes the items in the script",
+                subject="worker_memory", hint="say num_workers=1 or more, or leave worker_memory out",
+            )  # fmt: skip
         looked = isinstance(part.base, _dataset.Looked)
         steps, mixing = _builtin.mixing(
             _builtin.steps(_builtin.translated(self.transform) if looked else self.transform)

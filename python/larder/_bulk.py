@@ -85,6 +85,7 @@ class Bulk:
         self.run: Run | None = None  # of which items are made
         self.items: list[Any] = []
         self.first = 0
+        self.largest = 1 << 62  # bytes of an item that is compared with another one: larger ones are refused
         self._lock = lock
         self._seeded = False  # each item has a state of its own
         self._maker, self._begins = maker, begins
@@ -135,13 +136,13 @@ class Bulk:
             made = time.monotonic()
             kept = None
             if made - began < _BUDGET:  # others are not held
-                kept = _alike.copy(item, structure)
+                kept = _alike.copy(item, structure, self.largest)
                 if not all(_alike.same(*proven) for proven in self._proven):
                     self._overwrites = True
             if made - began < _QUICK and not self._draws and not self._provable(run, kept, structure):
                 self._draws = True
                 item = self._single(run, run.at)
-                kept = _alike.copy(item, structure)
+                kept = _alike.copy(item, structure, self.largest)
         except (Exception, SystemExit) as e:
             return e
         finally:
@@ -181,7 +182,7 @@ class Bulk:
         first = self._asked <= _CHECKED
         places = range(n) if first or shared else range(n // 16, n, max(n // 8, 1))
         structure = self._maker.layouts[run.key.last - 1].structure
-        kept = [_alike.copy(made[k], structure) for k in places]
+        kept = [_alike.copy(made[k], structure, self.largest) for k in places]
         try:
             for k, x in zip(places, kept, strict=True):
                 self._begins(run.id + run.at + k)

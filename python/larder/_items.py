@@ -247,9 +247,7 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
             raise InvalidError(f"{what}: {e.message}", subject=e.subject, hint=e.hint) from e
         size = _record.size(leaves)
         if number == 0:
-            record = bytearray(size)
-            _record.write(leaves, record)
-            digest = hashlib.blake2b(record, digest_size=16).hexdigest()
+            digest = _record.digest(leaves)
         largest = max(largest, size)
         layouts.append(Layout(_record.relax(fields) if free else fields, structure))
     return layouts, digest, largest

@@ -142,9 +142,9 @@ class Memory:
         self.size, self._end = 0, FIRST  # of the memory, and of the youngest record
         self.replace(size)
 
-    def replace(self, size: int) -> None:
-        """Takes new memory of at least ``size`` bytes. Nothing may be taken in the old one."""
-        size = -(-(size + FIRST) // _PAGE) * _PAGE
+    def replace(self, size: int, most: int = 1 << 62) -> None:
+        """Takes new memory with room for ``size`` bytes, of ``most`` at most. Nothing may be taken in the old one."""
+        size = min(-(-(size + FIRST) // _PAGE) * _PAGE, most)
         fd = os.memfd_create("larder-worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, _ADD_SEALS, _SEALS)

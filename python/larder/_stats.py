@@ -29,6 +29,7 @@ class Quarantined:
     path: str
     offset: int | None  # byte of the file at which its decoder met the damage; None = not known
     reason: str  # in words
+    traceback: str = ""  # of the worker process that could not make it: its end
 
     @classmethod
     def from_json(cls, d: QuarantinedSample) -> Quarantined:
@@ -40,6 +41,7 @@ class Quarantined:
             str(d.get("path", "")),
             None if at is None else int(at),
             str(d.get("reason", "")),
+            str(d.get("traceback", "")),
         )
 
 

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _items, _record, _stack, _wire
+from . import _items, _record, _stack, _units, _wire
+from ._alarm import Alarm, Hung
 from ._builtin import Step
 from ._bulk import Bulk, Key, Run
 from ._items import Clock, Layout, Look, Maker, Task
@@ -38,10 +39,10 @@ from .errors import Error, InvalidError, NotFoundError, UnavailableError
 _TASK = struct.Struct("<QQQIIIIQQQ")
 _TASKS, _DONES = struct.Struct("<QQIIIIQ"), struct.Struct("<QIIQQ")
 _DONE, _U64 = struct.Struct("<QQQ"), struct.Struct("<Q")
-_PAGE = mmap.PAGESIZE
 _WINDOW = 1024  # tasks that the worker takes at once
-_MEMORY = 4 << 20  # bytes of its memory, at least
-_LATE = 0.005  # seconds after which what was made no longer waits for the item that is being made
+_MEMORY = 4 << 20  # bytes of its memory, at least, where the daemon accepts them
+_ANY = 1 << 62
+_OLD = 1 << 30  # bytes of memory that a daemon accepts that does not say how much
 _TOGETHER = 256  # items that are handed over at once, at most
 _LOOK = 0.05  # seconds of work after which a worker looks whether its client says something
 
@@ -85,7 +86,8 @@ class Service:
 
     def __init__(self, link: Link, maker: Maker, orders: Orders, clock: Clock) -> None:
         self.link, self.maker, self.orders, self.clock = link, maker, orders, clock
-        self.memory = Memory(max(1 << 20 if orders.inline else _MEMORY, 4 * orders.bytes))
+        self.memory = Memory(1)  # a page, until the daemon has said what it accepts
+        self.largest = self.most = _ANY  # bytes of a record, and of the memory
         self.inputs: mmap.mmap | None = None
         self.tasks: collections.deque[Task | Run] = collections.deque()
         self.lock = threading.Lock()  # of who answers
@@ -118,6 +120,23 @@ class Service:
                 self.inputs = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) if size else None
             finally:
                 os.close(fd)
+        self._fit(answer)
+
+    def _fit(self, answer: dict[str, Any]) -> None:
+        """Takes memory and says where the last words are, as the daemon accepts it; one that does not say is older."""
+        o = self.orders
+        self.largest = int(answer.get("maxRecord") or _ANY)
+        self.most = int(answer.get("maxMemory") or _ANY)
+        if self._bulk is not None:
+            self._bulk.largest = self.largest
+        want = max(1 << 20 if o.inline else _MEMORY, 4 * min(o.bytes, self.largest))
+        self._grow(min(want, self.most if answer.get("maxMemory") else _OLD))
+        if isinstance(self.clock, Alarm) and int(answer.get("maxWords") or 0) >= self.clock.words.size:
+            self.link.send(_wire.WORDS, _U64.pack(self.clock.words.size), 0, self.clock.words.fd)
+
+    def _grow(self, size: int) -> None:
+        self.memory.replace(size, self.most)
+        self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
 
     def _answer(self, request: int) -> bytes:
         answer: bytes | None = None
@@ -171,12 +190,14 @@ class Service:
         self.clock.start(task.timeout_ms / 1000)
         wrong: BaseException | None = None
         leaves: list[Leaf] = []
+        need = 0
         try:
             self.making = True
             given = None
             if task.input_bytes and self.inputs is not None:
                 given = bytearray(memoryview(self.inputs)[task.input : task.input + task.input_bytes])
             leaves = self.maker.make(task, given)
+            need = self._size(leaves, task.last)
         except (Exception, SystemExit) as e:
             wrong = e
         self.clock.stop()
@@ -186,7 +207,26 @@ class Service:
             if wrong is not None:
                 self.fail(task.id, task.sample, wrong)
             else:
-                self.deliver(task.id, leaves)
+                self.deliver(task.id, leaves, need)
+
+    def _size(self, leaves: list[Leaf], last: int) -> int:
+        """The bytes of a record of what the steps up to ``last`` (excluded) made.
+
+        Raises:
+            InvalidError: they are more than the daemon takes.
+        """
+        need = _record.size(leaves)
+        if need > self.largest:
+            largest = max(leaves, key=lambda leaf: leaf.values.nbytes)
+            field = self.maker.layouts[last - 1].fields[[x is largest for x in leaves].index(True)]
+            raise InvalidError(
+                f"a record of {_units.size(need)}, and {_units.size(self.largest)} are the most (workers.max_record): "
+                f"field {field['name']} of {field['dtype']} has shape {list(largest.values.shape)}, "
+                f"{_units.size(largest.values.nbytes)}",
+                subject=field["name"],
+                hint="return less, or raise workers.max_record in the configuration of the daemon",
+            )
+        return need
 
     def fail(self, task: int, sample: int, e: BaseException) -> None:
         """Reports that a task was not done."""
@@ -195,9 +235,8 @@ class Service:
         body: dict[str, object] = {"type": f.type, "message": f.message, "traceback": f.traceback, "retry": False}
         self.link.answer(_wire.FAILED, _U64.pack(task) + _wire.dump(body))
 
-    def deliver(self, task: int, leaves: list[Leaf]) -> None:
-        """Writes a record and reports it."""
-        need = _record.size(leaves)
+    def deliver(self, task: int, leaves: list[Leaf], need: int) -> None:
+        """Writes a record of ``need`` bytes and reports it."""
         at = self._place(need)
         _record.put(leaves, self.memory.bytes, at)
         self.link.answer(_wire.DONE, _DONE.pack(task, at, need))
@@ -207,8 +246,7 @@ class Service:
         if need > self.memory.size - FIRST:
             while self.memory.taken:
                 self.react()
-            self.memory.replace(2 * need)
-            self.link.send(_wire.GROW, _U64.pack(self.memory.size), 0, self.memory.fd)
+            self._grow(2 * need)
         while (at := self.memory.place(need)) < 0:
             self.react()
         return at
@@ -261,10 +299,11 @@ class Service:
     def _deliver_item(self, run: Run, item: Any) -> None:
         try:
             leaves = self.maker.leaves(item, run.key.last)
+            need = self._size(leaves, run.key.last)
         except Exception as e:
             self.fail(run.id + run.at, run.samples[run.at], e)
         else:
-            self.deliver(run.id + run.at, leaves)
+            self.deliver(run.id + run.at, leaves, need)
         run.at += 1
 
     def _deliver_stacks(self, run: Run, items: list[Any], waits: bool) -> bool:
@@ -277,6 +316,8 @@ class Service:
             self.maker.require(form, run.key.last)
         except InvalidError:
             return False  # the messages name the items
+        if _record.stack_size(form, 1) > self.largest:
+            return False
         most = max((self.memory.size - FIRST) // (2 * _record.stack_size(form, 1)), 1)
         for begin in range(0, len(items), most):
             n = min(most, len(items) - begin)
@@ -315,105 +356,6 @@ class Service:
 
 
 # ---- the process
-
-
-class Hung(TimeoutError):
-    """An item took longer than ``sample_timeout``."""
-
-
-class Alarm(Clock):
-    """Raises Hung in the task; when that does not end it, ends the process. Main thread of a worker only."""
-
-    def __init__(self, memory: int = 0) -> None:
-        self.deadline = 0.0  # of the task; 0 = there is none
-        self.memory = memory
-        self._grace = 0.0  # of the task, beyond which its process ends
-        self.late: Callable[[], None] = _nothing  # called from time to time while one task takes long
-        self._works = threading.Event()  # it did a moment ago
-        self._seconds = self._began = self._set = 0.0  # set = when the timer was set; 0 = it is not
-        signal.signal(signal.SIGALRM, self._ring)
-        threading.Thread(target=self._watch, name="larder-watch", daemon=True).start()
-
-    def start(self, seconds: float) -> None:
-        """A task begins. The timer is set anew only for the first of many short ones, and it never interrupts those."""
-        now = self._began = time.monotonic()
-        if not self._works.is_set():
-            self._works.set()
-        if seconds <= 0:
-            return
-        self._grace = 1.5 * seconds + 1
-        self.deadline = now + self._grace
-        if not self._set or seconds != self._seconds or now - self._set > seconds / 2:
-            self._set, self._seconds = now, seconds
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    def tick(self) -> None:
-        """The next of several tasks begins that follow each other."""
-        self._began = time.monotonic()
-        if self.deadline:
-            self.deadline = self._began + self._grace
-            if not self._set:  # it rang for the task before
-                self._set = self._began
-                signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def stop(self) -> None:
-        """It is over."""
-        self.deadline = 0.0
-
-    def rest(self) -> None:
-        """No task follows at once."""
-        if self._set:
-            self._set = 0.0
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _ring(self, *_: object) -> None:
-        self._set = 0.0
-        if not self.deadline:
-            return
-        left = self._began + self._seconds - time.monotonic()
-        if left > 0:  # it was set for an earlier task
-            self._set = self._began
-            signal.setitimer(signal.ITIMER_REAL, left)
-            return
-        raise Hung(f"the item took longer than sample_timeout ({self._seconds:g} s)")
-
-    def _watch(self) -> None:
-        """Ends the process when its task does not end, when its client died, or when it has grown too large."""
-        parent = sys.modules["multiprocessing.process"].parent_process()
-        start, above = resident(), os.getppid()
-        looked = 0.0
-        while True:
-            if self._works.wait(0.25):
-                time.sleep(_LATE)
-                now = time.monotonic()
-                if now - self._began > _LATE:
-                    self._relieve()
-                    if now - self._began > 1:
-                        self._works.clear()
-                if now - looked < 0.25:
-                    continue
-                looked = now
-            if self.deadline and time.monotonic() > self.deadline:
-                os.write(2, b"larder: a worker was ended: its task did not stop after sample_timeout\n")
-                os._exit(1)
-            if os.getppid() != above or (parent is not None and not parent.is_alive()):
-                os._exit(1)
-            if self.memory and resident() - start > self.memory:
-                os.write(2, b"larder: a worker was ended: it has grown by more than worker_memory\n")
-                os._exit(1)
-
-    def _relieve(self) -> None:
-        try:
-            self.late()
-        except Exception:
-            pass
-
-
-def resident() -> int:
-    """Bytes of private memory of this process."""
-    with open("/proc/self/statm") as f:
-        fields = f.read().split()
-    return (int(fields[1]) - int(fields[2])) * _PAGE
 
 
 def main(pipe: Any, work: Work) -> None:
@@ -463,7 +405,7 @@ def _prepare(work: Work) -> Alarm:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if work.main:
         _die_with_parent()
-    clock = Alarm(work.memory)
+    clock = Alarm()
     seed = (work.seed + work.number) % 2**63
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -477,6 +419,7 @@ def _prepare(work: Work) -> Alarm:
     Still.watch()
     if work.init is not None:
         work.init(work.number)
+    clock.limit(work.memory)  # what the process has up to here is not what its items take
     return clock
 
 

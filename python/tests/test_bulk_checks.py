@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_bulk import Items, Several, frames_of, made, maker_of, one_by_one, run_of, service_of
 
-from larder import _alike, _bulk, _nested, _seeds, _wire, _worker
+from larder import _alarm, _alike, _bulk, _nested, _seeds, _wire, _worker
 
 
 @pytest.fixture
@@ -82,6 +82,7 @@ def test_the_timer_is_set_for_the_items_behind_one_that_hung(monkeypatch):
     monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
     clock = _worker.Alarm.__new__(_worker.Alarm)
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0
+    clock.words = _alarm.Words()
     clock._works = threading.Event()
     clock.start(10.0)
     now[0] += 10

@@ -379,23 +379,6 @@ def test_start_methods(loader_of, torch, method):
     assert torch.cat(list(ours)).tolist() == list(range(20))
 
 
-@pytest.mark.filterwarnings("ignore::larder.WorkerWarning")
-def test_workers_killed_at_random_lose_and_repeat_nothing(real):
-    loader = real(list(range(300)), batch_size=10, shuffle=True, num_workers=2, return_index=True)
-    rng, kills = random.Random(4), 0
-    for _ in range(2):
-        ids = []
-        for values, index in loader:
-            assert values.tolist() == index.tolist()
-            ids += index.tolist()
-            if rng.random() < 0.1 and kills < 5:
-                kills += 1
-                members = loader._shared.makers.crew.members
-                os.kill(rng.choice(members).process.pid, signal.SIGKILL)
-        assert sorted(ids) == list(range(300))
-    assert kills >= 3
-
-
 def broken(i):
     if i == 7:
         raise ValueError("seven is broken")

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import larder
-from larder import _crew, _dataset, _items, _link, _nested, _record, _seeds, _worker
+from larder import _alarm, _crew, _dataset, _items, _link, _nested, _record, _seeds, _worker
 from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
@@ -33,16 +33,17 @@ PATIENCE = 60.0
 class Boss:
     """Accepts workers, gives them tasks, and notes every answer."""
 
-    def __init__(self, path, refuse=""):
+    def __init__(self, path, refuse="", accepts=None):
         self.path, self.refuse = str(path), refuse
+        self.accepts = accepts or {}  # what the answer to WORK says of sizes; nothing, as an older daemon
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen(16)
         self.works, self.records, self.failures, self.violations = [], {}, {}, []
-        self.conns, self.grown, self.left, self.task = [], 0, 0, 0
+        self.conns, self.sizes, self.left, self.task = [], [], 0, 0  # sizes of memory that replaced another
         self.queue: deque[dict] = deque()
         self.held = None  # a list: offsets that are not freed
-        self.inputs = b""
+        self.inputs, self.words = b"", []
         self.lock = threading.Condition()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -99,7 +100,7 @@ class Boss:
             memory = mmap.mmap(fd, size)
             os.close(fd)
             if type_ == 37:
-                self.grown += 1
+                self.sizes.append(size)
                 assert struct.unpack("<Q", payload)[0] == size
             elif self.refuse:
                 self.send(conn, 5, rid, json.dumps({"reason": self.refuse, "message": "no"}).encode())
@@ -109,8 +110,8 @@ class Boss:
                 self.works.append(work)
                 into = os.memfd_create("in")
                 os.write(into, self.inputs)
-                answer = json.dumps({"worker": len(self.works), "inBytes": len(self.inputs), "window": 2}).encode()
-                self.send(conn, 4, rid, answer, into)
+                answer = {"worker": len(self.works), "inBytes": len(self.inputs), "window": 2, **self.accepts}
+                self.send(conn, 4, rid, json.dumps(answer).encode(), into)
                 os.close(into)
                 self._feed(conn, at, 2)
         elif type_ == 34:
@@ -126,6 +127,10 @@ class Boss:
             todo = at.pop(struct.unpack_from("<Q", payload)[0])
             self.failures[todo["sample"]] = json.loads(payload[8:])
             self._feed(conn, at, 1)
+        elif type_ == 41 and "maxWords" in self.accepts:
+            fd = fds.pop(0)
+            self.words.append(os.pread(fd, 1 << 20, 0))
+            os.close(fd)
         elif type_ == 13:
             self.left += 1
             self.send(conn, 4, rid, b"{}")
@@ -319,8 +324,31 @@ def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
     boss.queue.extend({"sample": i} for i in range(40))
     start(crews, boss, Large(), 1)
     boss.until(lambda: len(boss.records) == 40)
-    assert boss.grown == 1
+    assert len(boss.sizes) == 2 and boss.sizes[0] < 9_000_000 < boss.sizes[1]  # what it begins with, and one more
     assert all((boss.values(i)[0] == i).all() for i in range(40)) and boss.values(7)[0].size == 9_000_000
+
+
+def test_a_worker_keeps_to_what_the_daemon_accepts(tmp_path, crews):
+    limits = {"maxRecord": 1 << 20, "maxMemory": 4 << 20, "maxWords": 64 << 10}
+    boss = Boss(tmp_path / "l.sock", accepts=limits)
+    sizes = {3: 2 << 20, 5: (1 << 20) - 128, 6: 1 << 20}
+
+    class Odd:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            return np.full(sizes.get(i, 5 + i % 2), i, np.uint8)
+
+    boss.queue.extend({"sample": i} for i in range(8))
+    start(crews, boss, Odd(), 1)
+    boss.until(lambda: len(boss.records) + len(boss.failures) == 8)
+    assert {i: f["type"] for i, f in boss.failures.items()} == {3: "InvalidError", 6: "InvalidError"}
+    assert "a record of 2MiB, and 1MiB are the most (workers.max_record)" in boss.failures[3]["message"]
+    assert boss.values(5)[0].size == sizes[5] and max(boss.sizes) <= limits["maxMemory"]
+    assert [w.rstrip(b"\0") for w in boss.words] == [b"\n"], "it has said nothing yet"
+    boss.close()
+    assert boss.violations == []
 
 
 def test_memory_is_reused_only_when_it_is_free(boss, crews):
@@ -407,6 +435,7 @@ def test_a_timer_serves_many_tasks(monkeypatch):
     monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
     clock = _worker.Alarm.__new__(_worker.Alarm)
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0
+    clock.words = _alarm.Words()
     clock._works = threading.Event()
     for _ in range(100):
         clock.start(10.0)

@@ -3,7 +3,6 @@ package crew
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"log/slog"
 	"sync"
 	"testing"
@@ -453,88 +452,6 @@ func TestWorkingCopiesAreBounded(t *testing.T) {
 	r.Discard(1)
 	r.Discard(2)
 	h.take(t)
-}
-
-// FuzzWorker has a worker answer with whatever it likes: nothing crashes, and no task is lost or answered twice.
-func FuzzWorker(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 200, 2, 3, 4, 5}, blobOf(f, 100))
-	f.Add([]byte{1, 1, 2, 2, 0, 9, 9, 9, 9}, []byte("LREC"))
-	f.Fuzz(func(t *testing.T, script, memory []byte) {
-		r := newRig(t)
-		w, h, mem := r.attach(1<<14, "c")
-		copy(mem, memory)
-		const n = 6
-		for id := range coordinator.FlightID(n) {
-			r.prepare(id+1, id%2 == 0)
-		}
-		known := []uint64{}
-		arg := func(n int) uint64 {
-			var b [8]byte
-			copy(b[:n], script)
-			script = script[min(n, len(script)):]
-			return binary.LittleEndian.Uint64(b[:])
-		}
-		for len(script) > 0 {
-			h.mu.Lock()
-			for _, k := range h.tasks {
-				known = append(known, k.Task)
-			}
-			h.tasks = nil
-			h.mu.Unlock()
-			task := uint64(0)
-			if len(known) > 0 {
-				task = known[int(arg(1))%len(known)]
-			}
-			var err error
-			switch arg(1) % 6 {
-			case 0:
-				err = w.Done(wire.DoneFrame{Task: task, Offset: arg(2), Bytes: arg(2)})
-			case 1:
-				err = w.Done(wire.DoneFrame{Task: arg(8), Offset: arg(8), Bytes: arg(8)})
-			case 2:
-				err = w.Done(wire.DoneFrame{Task: task, Bytes: uint64(len(memory))})
-			case 3:
-				err = w.Failed(task, wire.Failure{Type: "E", Retry: arg(1)%2 == 0})
-			case 5:
-				w.Settle()
-			case 4:
-				r.clock.pass(time.Duration(arg(1)) * 10 * time.Millisecond)
-			}
-			if err != nil {
-				w.Close(false)
-				w, h, mem = r.attach(1<<14, "c")
-				copy(mem, memory)
-				known = nil
-			}
-		}
-		w.Close(true)
-		r.clock.pass(time.Hour)
-		w, h, mem = r.attach(1<<14, "d")
-		good := blobOf(t, 100)
-		waited := 0
-		for id := coordinator.FlightID(1); id <= n; {
-			if _, ok := r.answer(id); ok {
-				id++
-				continue
-			}
-			select {
-			case <-h.came:
-				h.mu.Lock()
-				k := h.tasks[0]
-				h.tasks = h.tasks[1:]
-				h.mu.Unlock()
-				if err := w.put(mem, good, k.Task); err != nil {
-					t.Fatal(err)
-				}
-			case <-time.After(time.Millisecond):
-				if waited++; waited == 5000 {
-					_, waiting := r.Attached()
-					t.Fatalf("flight %d is never answered: %d tasks wait, %d are judged", id, waiting, len(r.Crew.mu.judged))
-				}
-			}
-		}
-		w.Close(true)
-	})
 }
 
 // What the daemon does for one record of 150 KB: the copy out of the worker's memory, the check, the checksum, the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,7 @@ type Worker struct {
 	answers []coordinator.Event // what became of tasks since then
 	tally   tally               // of the records that were taken over since then
 	stacked []answered          // of the last stack; memory only
+	words   *shm.Segment        // where the worker says why it ends; nil = nowhere. Changed and read under Crew.mu
 
 	// giving is held while tasks are given, so that the frames have the order of held. Taken before Crew.mu.
 	giving  sync.Mutex
@@ -116,12 +118,17 @@ func (c *Crew) Attach(
 
 const page = 4096
 
+// MaxMemory is the most bytes that the memory of a worker may have: room for a few of the largest records, and always
+// for a mark and a small one.
+func (c *Crew) MaxMemory() int64 { return max(4*c.cfg.MaxRecord, 64<<10) }
+
 // slotBytes is the address space for the input of one task.
 func (c *Crew) slotBytes() int64 { return (c.cfg.MaxRecord + page - 1) / page * page }
 
 // Info is what the worker is told.
 func (w *Worker) Info() wire.WorkResult {
-	return wire.WorkResult{Worker: w.id, InBytes: uint64(w.input.Size()), Window: uint32(w.most)}
+	return wire.WorkResult{Worker: w.id, InBytes: uint64(w.input.Size()), Window: uint32(w.most),
+		MaxRecord: uint64(w.c.cfg.MaxRecord), MaxMemory: uint64(w.c.MaxMemory()), MaxWords: wire.MaxWords}
 }
 
 // Input is the memory in which inputs of tasks lie. It is valid until Close.
@@ -210,18 +217,31 @@ func (w *Worker) watch(from time.Time) {
 }
 
 // deadline is how long a task may be the worker's oldest one; 0 = there is none, or for ever. An inline worker answers
-// when its script waits for a batch. One whose tasks were all answered by others is at one of them still. Crew.mu is
-// held.
+// when its script waits for a batch. One whose tasks were all answered by others is at one of them still. One that says
+// why it ends has a little longer. Crew.mu is held.
 func (w *Worker) deadline() time.Duration {
-	switch {
-	case len(w.held) == 0 && (w.inline || len(w.lent) == 0):
-		return 0
-	case w.inline:
+	if w.inline {
+		if len(w.held) == 0 {
+			return 0
+		}
 		return patience
-	case len(w.held) == 0:
+	}
+	d := w.timeout()
+	if d > 0 && w.words != nil { // it stops a task by itself, and says where that was
+		d += d/4 + 2*time.Second
+	}
+	return d
+}
+
+// timeout is how long the worker's oldest task may take; 0 = there is none, or for ever. Crew.mu is held.
+func (w *Worker) timeout() time.Duration {
+	switch {
+	case len(w.held) > 0:
+		return w.held[0].t.job.Made.Timeout
+	case len(w.lent) > 0:
 		return w.lent[0].t.job.Made.Timeout
 	}
-	return w.held[0].t.job.Made.Timeout
+	return 0
 }
 
 // ring looks whether the oldest task has been that for too long.
@@ -246,8 +266,9 @@ func (w *Worker) ring() {
 		w.takeBack()
 	default:
 		c.mu.stats.Late++
+		after := w.timeout()
 		c.mu.Unlock()
-		w.late(d)
+		w.late(after)
 	}
 }
 
@@ -272,30 +293,73 @@ func (w *Worker) at() int {
 
 // late gives a worker up that did not answer in time.
 func (w *Worker) late(after time.Duration) {
-	w.end(fmt.Sprintf("worker %d (pid %d) worked on it for more than %v (sample_timeout)", w.id, w.pid, after), true)
+	why := fmt.Sprintf("worker %d (pid %d) worked on it for more than %v (sample_timeout)", w.id, w.pid, after)
+	if _, where := w.lastWords(); where != "" {
+		why += "\n" + where
+	}
+	w.end(why, true)
 	w.out.Gone(errs.New(errs.Unavailable, "worker", "raise sample_timeout, or find out where the sample hangs",
 		"worker %d of pid %d did not answer within %v and lost its tasks", w.id, w.pid, after))
+}
+
+// Words takes over the memory in which the worker says why it ends.
+func (w *Worker) Words(memory *shm.Segment) {
+	w.c.mu.Lock()
+	old := w.words
+	w.words = memory
+	w.c.mu.Unlock()
+	if old != nil {
+		old.Release()
+	}
+}
+
+// lastWords is why the worker ends and where it is, as it says itself; empty = it says nothing.
+func (w *Worker) lastWords() (why, where string) {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	if w.words == nil {
+		return "", ""
+	}
+	return wire.LastWords(w.words.Bytes())
 }
 
 // Close ends the worker. clean says that it left in order.
 func (w *Worker) Close(clean bool) {
 	w.report()
-	why := fmt.Sprintf("worker %d (pid %d) ended while it worked on it", w.id, w.pid)
-	if clean || w.inline { // a script that was interrupted does not go on in the middle of an answer
-		why = ""
-	}
-	if n := w.end(why, false); n > 0 && !clean {
+	why, said := w.ending(clean)
+	if n := w.end(why, said); n > 0 && !clean {
 		w.c.mu.Lock()
 		w.c.mu.stats.Deaths++
 		w.c.mu.Unlock()
+		first, _, _ := strings.Cut(why, "\n")
 		w.c.cfg.Note(slog.LevelWarn, "a worker ended with tasks in hand", "worker", w.id, "pid", w.pid, "client", w.client,
-			"tasks", n)
+			"tasks", n, "reason", first)
 	}
 	w.c.mu.Lock()
-	memory := w.memory
-	w.memory = nil
+	memory, words := w.memory, w.words
+	w.memory, w.words = nil, nil
 	w.c.mu.Unlock()
 	memory.Release()
+	if words != nil {
+		words.Release()
+	}
+}
+
+// ending is what the end of the session says of the task that the worker was at. said: the worker says itself why it
+// ended, so it did not leave with its client.
+func (w *Worker) ending(clean bool) (why string, said bool) {
+	if clean || w.inline { // a script that was interrupted does not go on in the middle of an answer
+		return "", false
+	}
+	why = fmt.Sprintf("worker %d (pid %d) ended while it worked on it", w.id, w.pid)
+	own, where := w.lastWords()
+	if own != "" {
+		why += ": " + own
+	}
+	if where != "" {
+		why += "\n" + where
+	}
+	return why, own != ""
 }
 
 // end takes the worker's tasks back, once; why blames the one that it is at, unless it is empty or nobody knows which

@@ -59,6 +59,8 @@ const (
 	// Of sessions of workers that take several samples at once.
 	Tasks Type = 39
 	Dones Type = 40
+	// Words is where a worker says why it ends.
+	Words Type = 41
 )
 
 // Sizes of the fixed payloads, in bytes.
@@ -101,6 +103,7 @@ var kinds = [...]struct {
 	Picks:    {"PICKS", PicksSize, MaxPicks},
 	Tasks:    {"TASKS", TasksSize + 8, TasksSize + 8*MaxTasks},
 	Dones:    {"DONES", DonesSize, DonesSize},
+	Words:    {"WORDS", WordsSize, WordsSize},
 }
 
 // known reports whether a type has a meaning.

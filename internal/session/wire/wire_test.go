@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -327,6 +328,25 @@ func FuzzPayload(f *testing.F) {
 		_, _ = ParseRelease(p)
 		_, _ = ParseSegment(p)
 		_, _, _ = ParseEpoch(p)
+		if why, where := LastWords(p); strings.ContainsAny(why, "\x00\n") || !utf8.ValidString(why+where) ||
+			len(where) > MaxTraceback+8 {
+			t.Errorf("last words %q, %q", why, where)
+		}
+		if tasks, err := ParseTasks(p); err == nil {
+			if got := AppendTasks(nil, tasks); len(got) == 0 {
+				t.Error("no frame of tasks")
+			}
+		}
+		if d, err := ParseDones(p); err == nil && !bytes.Equal(d.Append(nil), p) {
+			t.Errorf("%+v", d)
+		}
+		if d, err := ParseDone(p); err == nil && !bytes.Equal(d.Append(nil), p) {
+			t.Errorf("%+v", d)
+		}
+		if _, f, err := ParseFailed(p); err == nil && !utf8.ValidString(f.Type+f.Message+f.Traceback) {
+			t.Errorf("%+v", f)
+		}
+		_, _ = ParseWork(p)
 		if e := ParseError(p); e.Reason == "" {
 			t.Error("an error without a reason")
 		}

@@ -16,9 +16,14 @@ const (
 	DoneSize = 24
 	FreeSize = 8
 	GrowSize = 8
+	// WordsSize is that of WORDS, which has the bytes of a memory as GROW has them.
+	WordsSize = 8
 
 	maxFailed = 64 << 10
 )
+
+// MaxWords is how large the memory may be in which a worker says why it ends, in bytes.
+const MaxWords = 64 << 10
 
 // MaxTraceback is how much of a worker's traceback is kept, in bytes.
 const MaxTraceback = 16 << 10
@@ -43,6 +48,10 @@ type WorkResult struct {
 	Worker  uint32 `json:"worker"`  // its number in this daemon
 	InBytes uint64 `json:"inBytes"` // of the input memory
 	Window  uint32 `json:"window"`  // tasks that it may have at once
+	// What a record and the worker's memory may have at most, in bytes, and the memory of WORDS.
+	MaxRecord uint64 `json:"maxRecord"`
+	MaxMemory uint64 `json:"maxMemory"`
+	MaxWords  uint64 `json:"maxWords"`
 }
 
 // maxRecipes is how many recipes one worker names.
@@ -292,6 +301,23 @@ func AppendGrow(dst []byte, n uint64) []byte { return binary.LittleEndian.Append
 
 // ParseGrow reads the payload of GROW.
 func ParseGrow(p []byte) (uint64, error) { return parseOne(p, "GROW") }
+
+// AppendWords appends the payload of WORDS: the bytes of the memory in which a worker says why it ends, whose
+// descriptor rides on the frame.
+func AppendWords(dst []byte, n uint64) []byte { return binary.LittleEndian.AppendUint64(dst, n) }
+
+// ParseWords reads the payload of WORDS.
+func ParseWords(p []byte) (uint64, error) { return parseOne(p, "WORDS") }
+
+// LastWords reads what a worker has left in the memory of WORDS: text up to the first 0. Its first line, which may be
+// empty, says why the worker ends, and what follows is where it was.
+func LastWords(p []byte) (why, where string) {
+	if i := bytes.IndexByte(p, 0); i >= 0 {
+		p = p[:i]
+	}
+	why, where, _ = strings.Cut(string(p), "\n")
+	return cut(strings.TrimSpace(why), 4<<10), cutFront(strings.TrimSpace(where), MaxTraceback)
+}
 
 func parseOne(p []byte, name string) (uint64, error) {
 	if len(p) != 8 {

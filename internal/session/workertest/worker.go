@@ -35,6 +35,7 @@ type Worker struct {
 	r     *wire.Reader
 	fd    int
 	input []byte
+	words []byte // where it says why it ends
 	more  []Task // of the last TASKS
 	send  sync.Mutex
 }
@@ -286,6 +287,28 @@ func (w *Worker) Grow(n int64) error {
 	return shm.WriteWithFD(w.Conn, wire.AppendFrame(nil, wire.Grow, 0, wire.AppendGrow(nil, uint64(n))), fd)
 }
 
+// Words says that n bytes of memory are where the worker says why it ends.
+func (w *Worker) Words(n int64) error { return w.WordsOf(n, Seals) }
+
+// WordsOf is Words of memory with any seals.
+func (w *Worker) WordsOf(n int64, seals int) error {
+	fd, mem, err := NewMemory(n, seals)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	w.words = mem
+	w.send.Lock()
+	defer w.send.Unlock()
+	return shm.WriteWithFD(w.Conn, wire.AppendFrame(nil, wire.Words, 0, wire.AppendWords(nil, uint64(n))), fd)
+}
+
+// Say leaves last words.
+func (w *Worker) Say(text string) {
+	clear(w.words)
+	copy(w.words, text)
+}
+
 // Close ends the session without a word.
 func (w *Worker) Close() error {
 	err := w.Conn.Close()
@@ -297,6 +320,9 @@ func (w *Worker) Close() error {
 	if w.input != nil {
 		_ = unix.Munmap(w.input)
 	}
-	w.Memory, w.input = nil, nil
+	if w.words != nil {
+		_ = unix.Munmap(w.words)
+	}
+	w.Memory, w.input, w.words = nil, nil, nil
 	return err
 }
