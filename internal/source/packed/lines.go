@@ -22,6 +22,8 @@ const (
 	maxUnpacked = 256 << 20
 	// maxWindow bounds the memory of the decoder of zstd.
 	maxWindow = 128 << 20
+	// maxBuffer is the buffer of a file that is read from the front, bytes.
+	maxBuffer = 1 << 18
 )
 
 // packings are the suffixes of compressed files.
@@ -56,7 +58,7 @@ func content(path string, r io.ReaderAt, size int64) (io.ReadCloser, error) {
 
 // unpack reads a file from the front; a compressed one may unpack to so many bytes.
 func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error) {
-	raw := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<18)
+	raw := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), bufferOf(size))
 	switch {
 	case strings.HasSuffix(path, ".gz"), strings.HasSuffix(path, ".tgz"):
 		z, err := gzip.NewReader(raw)
@@ -73,6 +75,9 @@ func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error)
 	}
 	return io.NopCloser(raw), nil
 }
+
+// bufferOf is the buffer for a file of a size: there may be very many small ones.
+func bufferOf(size int64) int { return int(min(max(size, 512), maxBuffer)) }
 
 // bounded is a decoder that gives so many bytes at most.
 type bounded struct {
@@ -104,7 +109,11 @@ func forLines(ctx context.Context, path string, r io.ReaderAt, size int64, quote
 		return err
 	}
 	defer text.Close()
-	in := bufio.NewReaderSize(text, 1<<18)
+	buffer := maxBuffer
+	if !isPacked(path) {
+		buffer = bufferOf(size)
+	}
+	in := bufio.NewReaderSize(text, buffer)
 	var l line
 	if bom, err := in.Peek(3); err == nil && string(bom) == "\xef\xbb\xbf" {
 		_, _ = in.Discard(3) // they were peeked
