@@ -36,7 +36,7 @@ func parseURI(uri string) (place, error) {
 				Because(e.Err)
 		}
 		if err != nil {
-			return place{}, errs.New(errs.Invalid, redactPacked(uri), packedHint[scheme], "dataset %q", redactPacked(uri)).
+			return place{}, errs.New(errs.Invalid, redactPacked(uri), hintFor(scheme, rest), "dataset %q", redactPacked(uri)).
 				Because(err)
 		}
 		return place{uri: a.String(), root: placedRoot(a), format: f, address: a}, nil
@@ -66,6 +66,14 @@ var packedHint = map[string]string{
 	"imagefiles": "write imagefiles:LIST.csv or imagefiles:LIST.jsonl, with the path of an image and its label in each " +
 		"row; ?path= and ?label= name the columns",
 	"idx": "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
+}
+
+// hintFor is the hint of a scheme. What :: or ? cut in paths that could not be read may be meant as one path.
+func hintFor(scheme, paths string) string {
+	if strings.Contains(paths, "::") || strings.Contains(paths, "?") {
+		return packedHint[scheme] + "; a path that holds :: or ? cannot be written here: make a symbolic link to it"
+	}
+	return packedHint[scheme]
 }
 
 // MayBeRecords reports whether samples of a dataset may be records, as far as its name or uri says.
