@@ -33,13 +33,14 @@ type bucketOf struct {
 	status   atomic.Int64                     // not 0: what every request is answered with
 	before   atomic.Pointer[http.HandlerFunc] // what sees a read first, and may keep it; nil = nothing
 	patience time.Duration
+	next     http.Handler // the store itself
 }
 
 func newBucket(t *testing.T) *bucketOf {
 	t.Helper()
 	b := &bucketOf{mem: s3mem.New(), patience: time.Second}
 	must(t, b.mem.CreateBucket("data"))
-	next := gofakes3.New(b.mem).Server()
+	b.next = gofakes3.New(b.mem).Server()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if status := b.status.Load(); status != 0 {
 			w.WriteHeader(int(status))
@@ -54,7 +55,7 @@ func newBucket(t *testing.T) *bucketOf {
 				return
 			}
 		}
-		next.ServeHTTP(w, r)
+		b.next.ServeHTTP(w, r)
 	}))
 	b.stores = store.New(store.Config{Log: slog.New(slog.DiscardHandler), Settings: func(string, string) store.Settings {
 		s := store.Default()

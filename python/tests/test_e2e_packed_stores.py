@@ -164,7 +164,7 @@ def rows(uri: str, **arguments: Any) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("what", ANSWERS)
 def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, world):
     n = 40
-    uri, how = records(bucket, scheme, n, 16), list(ANSWERS[what].values())
+    uri, how = records(bucket, scheme, n, 1), list(ANSWERS[what].values())
     proxy = Proxy(bucket, lambda g: how[g // 4 % len(how)] if g % 4 == 2 else None)
     try:
         hedge = "0.05" if what == "late" else "0"
