@@ -104,7 +104,12 @@ func (s *snapshot) packedNotes(ignored []Ignored) []string {
 		notes = append(notes, "larder delivers images and labels; not delivered: "+list(parts))
 	}
 	if n := s.report.Without; n > 0 {
-		notes = append(notes, count(n)+" samples have no image and are left out")
+		why := map[bool]string{false: "have no image", true: "have not all fields of ?fields="}[s.records()]
+		who := count(n) + " samples " + why + " and are left out"
+		if n == 1 {
+			who = "1 sample " + strings.Replace(why, "have", "has", 1) + " and is left out"
+		}
+		notes = append(notes, who)
 	}
 	return notes
 }

@@ -227,7 +227,7 @@ func TestOtherSchemes(t *testing.T) {
 		"imagefolder:s3://k:s@b/x":  {errs.Invalid, "holds a user name or a secret"},
 		"file:///data/train":        {errs.Invalid, "did you mean imagefolder:///data/train?"},
 		"imagfolder:/data/train":    {errs.Invalid, "did you mean imagefolder:/data/train?"},
-		"webdataset://host/{0..99}": {errs.Invalid, "write imagefolder:DIR"},
+		"webdataset://host/{0..99}": {errs.Invalid, "write wds:DIR, wds:s3://BUCKET/DIR"},
 	} {
 		_, err := c.Add(t.Context(), "", uri)
 		if !errs.Is(err, x.reason) || !strings.Contains(err.Error(), x.says) || x.reason == errs.Unsupported &&

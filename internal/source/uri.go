@@ -36,7 +36,7 @@ func parseURI(uri string) (place, error) {
 				Because(e.Err)
 		}
 		if err != nil {
-			return place{}, errs.New(errs.Invalid, redactPacked(uri), packedHint[scheme], "dataset %q", redactPacked(uri)).
+			return place{}, errs.New(errs.Invalid, redactPacked(uri), hintFor(scheme, rest), "dataset %q", redactPacked(uri)).
 				Because(err)
 		}
 		return place{uri: a.String(), root: placedRoot(a), format: f, address: a}, nil
@@ -68,6 +68,14 @@ var packedHint = map[string]string{
 	"idx": "write idx:DIR or idx:DIR?split=test, the folder of train-images-idx3-ubyte",
 }
 
+// hintFor is the hint of a scheme. What :: or ? cut in paths that could not be read may be meant as one path.
+func hintFor(scheme, paths string) string {
+	if strings.Contains(paths, "::") || strings.Contains(paths, "?") {
+		return packedHint[scheme] + "; a path that holds :: or ? cannot be written here: make a symbolic link to it"
+	}
+	return packedHint[scheme]
+}
+
 // MayBeRecords reports whether samples of a dataset may be records, as far as its name or uri says.
 func MayBeRecords(nameOrURI string) bool {
 	scheme, _, ok := strings.Cut(nameOrURI, ":")
@@ -82,9 +90,9 @@ func MayBeRecords(nameOrURI string) bool {
 func parseFolder(uri string) (root string, err error) {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok || strings.ContainsAny(scheme, "/.~") {
-		hint := "write imagefolder:DIR for a folder that holds one folder of images per class"
+		hint := folderHint + ". " + allSchemes()
 		if uri != "" && strings.ContainsAny(uri, "/.") {
-			hint = "did you mean imagefolder:" + store.Redact(uri) + "?"
+			hint = "did you mean imagefolder:" + store.Redact(uri) + "? " + allSchemes()
 		}
 		return "", errs.New(errs.Invalid, store.Redact(uri), hint, "dataset %q has no scheme", store.Redact(uri))
 	}
@@ -139,13 +147,26 @@ func unknownScheme(uri, scheme, rest string) error {
 	case nearest.Word(scheme, schemes()) != "":
 		return errs.New(errs.Invalid, shown, "did you mean "+nearest.Word(scheme, schemes())+":"+store.Redact(rest)+"?",
 			"dataset %q: unknown scheme %q", shown, scheme)
-	case strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//"):
-		return errs.New(errs.Invalid, shown, "did you mean imagefolder:"+store.Redact(rest)+"? Schemes are "+
-			strings.Join(schemes(), ", "), "dataset %q: unknown scheme %q", shown, scheme)
+	case alsoCalled[strings.ToLower(scheme)] != "":
+		return errs.New(errs.Invalid, shown, packedHint[alsoCalled[strings.ToLower(scheme)]],
+			"dataset %q: unknown scheme %q", shown, scheme)
+	case rest != "" && !strings.HasPrefix(rest, "//"):
+		return errs.New(errs.Invalid, shown, "did you mean imagefolder:"+store.Redact(rest)+"? "+allSchemes(),
+			"dataset %q: unknown scheme %q", shown, scheme)
 	}
-	return errs.New(errs.Invalid, shown, "write imagefolder:DIR for a folder that holds one folder of images per class",
-		"dataset %q: unknown scheme %q", shown, scheme)
+	return errs.New(errs.Invalid, shown, folderHint+". "+allSchemes(), "dataset %q: unknown scheme %q", shown, scheme)
 }
+
+// alsoCalled are other names of formats, as their writers use them, that are not near to the scheme.
+var alsoCalled = map[string]string{
+	"webdataset": "wds", "tar": "wds", "mosaic": "mds", "mosaicml": "mds", "streaming": "mds", "huggingface": "hf",
+	"datasets": "hf", "arrow": "hf", "ffcv": "beton", "cifar": "cifar10", "mnist": "idx", "fashionmnist": "idx",
+	"megatron": "tokens",
+}
+
+const folderHint = "write imagefolder:DIR for a folder that holds one folder of images per class"
+
+func allSchemes() string { return "Schemes are " + strings.Join(schemes(), ", ") }
 
 // schemes are all that uris may begin with.
 func schemes() []string { return append([]string{schemeImageFolder}, packed.Schemes()...) }

@@ -110,7 +110,7 @@ func (rs *rootState) listFiles(a packed.Address) (f packed.Format, files, beside
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil, nil, nil, fmt.Errorf("index %s: %w", printable(rs.uri), err)
 	}
-	hint := packedHint[rs.format.Scheme()]
+	hint := hintFor(rs.format.Scheme(), rs.address.Path)
 	if errors.Is(err, fs.ErrPermission) {
 		hint = "the daemon runs as " + whoami() + "; make it readable for it"
 	}

@@ -103,6 +103,8 @@ export LARDER_STOP_SECONDS
 LARDER_STOP_SECONDS=$(n 20)
 tests R16 "clients stopped (SIGSTOP) for 0 to 20 s" LARDER_STOPS "$(n 100)"
 tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
+row S "datasets of 100,000 files: listed, indexed, checked again" \
+  env LARDER_SHARDS="$(n 100000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestManyShards$' ./internal/source
 row R24 "parsers fuzzed (executions of each): journal, snapshot, token, frame, config, subset, audit log, records, workers" \
   fuzz "$(n 240)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit \
   ./internal/record ./internal/prep/fields ./internal/engine/crew

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib
+import importlib.util
 import io
 import json
+import os
 import random
 import struct
 import sys
+import types
 import wave
 from pathlib import Path
 from typing import Any
@@ -147,6 +151,45 @@ def borders(out: Path, ids: Any, starts: Any, want: dict[str, Rows], sizes: tupl
             want[f"{uri}stop{word}"] = [{"tokens": told(r)} for r in rows]
             want[f"{uri}drop{word}"] = [{"tokens": told(r)} for r in rows if len(r) > size]
         want[f"{uri}pack&pad=3"] = together(documents(x, starts, size, size), size, 3)
+
+    megatron = indexed_dataset()
+    if megatron is None:
+        return
+    import torch
+
+    for dtype in (np.uint16, np.int32):
+        name = f"indexed-{np.dtype(dtype)}"
+        w = megatron.IndexedDatasetBuilder(str(out / f"{name}.bin"), dtype=dtype)
+        for document in np.split(ids, ends):
+            for sequence in np.array_split(document, pick.randint(1, 3)):  # some have none
+                w.add_item(torch.from_numpy(sequence.astype("i8")))
+            w.end_document()
+        w.finalize(str(out / f"{name}.idx"))
+        r = megatron.IndexedDataset(str(out / name))
+        sequences = [r[i] for i in range(len(r))]
+        number = np.searchsorted(r.document_indices[1:], np.arange(len(r)), "right")  # of each sequence's document
+        read = windows(np.concatenate(sequences), stride, np.repeat(number, [len(x) for x in sequences]))
+        want[f"tokens:{name}.bin?seq_len={size}&stride={stride}&doc=idx"] = read
+
+
+def indexed_dataset() -> Any:
+    """The module of megatron-core that writes and reads Megatron's files, without the rest of the package, which wants
+    a newer PyTorch; None where it is not installed, unless LARDER_REQUIRE_FORMATS is set.
+    """
+    found = importlib.util.find_spec("megatron")
+    if found is None or not found.submodule_search_locations:
+        if os.environ.get("LARDER_REQUIRE_FORMATS"):
+            raise ModuleNotFoundError("megatron-core is missing: make setup installs it into .venv-formats")
+        return None
+    site = Path(next(iter(found.submodule_search_locations))).parent
+    for name in ("megatron", "megatron.core", "megatron.core.datasets"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(site.joinpath(*name.split(".")))]
+        sys.modules[name] = package
+    utils: Any = types.ModuleType("megatron.core.utils")
+    utils.log_single_rank = lambda *_, **__: None
+    sys.modules[utils.__name__] = utils
+    return importlib.import_module("megatron.core.datasets.indexed_dataset")
 
 
 WORDS = ["", "é", "a,b", 'say "x"', "two\nlines", "tab\t", "日本", "\\", "x" * 300]

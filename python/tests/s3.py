@@ -90,9 +90,9 @@ class Server:
 class Proxy:
     """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: a status such as 503,
     "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials,
-    once for each range), "expired for good"."""
+    once for each range), "expired for good". Every request, lists too, waits for `delay` seconds."""
 
-    def __init__(self, server: Server, spoil: Callable[[int], Any]) -> None:
+    def __init__(self, server: Server, spoil: Callable[[int], Any], delay: float = 0) -> None:
         proxy = self
         self.gets = self.spoilt = 0
         ranges: set[tuple[str, str | None]] = set()
@@ -107,6 +107,7 @@ class Proxy:
                 self.do_GET()
 
             def do_GET(self) -> None:
+                time.sleep(delay)
                 how = None
                 if self.command == "GET" and "list-type" not in self.path:
                     proxy.gets += 1

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from real import PATIENCE, digest, draw
+from real import PATIENCE, digest, draw, formats
 from s3 import Proxy, Server, World, images, pack
 
 import larder
@@ -135,6 +135,64 @@ def each(loader: Any) -> Iterator[tuple[int, str]]:
     """Label and digest of every sample."""
     for batch, labels in loader:
         yield from ((int(x), digest(i)) for i, x in zip(batch, labels, strict=True))
+
+
+TABLE = """
+import pyarrow as pa, pyarrow.parquet as pq, sys
+xs = range(int(sys.argv[2]))
+pq.write_table(pa.table({"id": xs, "text": [f"row {x}" for x in xs]}), sys.argv[1], row_group_size=int(sys.argv[3]))
+"""
+
+
+def records(bucket: Server, scheme: str, n: int, group: int) -> str:
+    """A dataset of n records {"id": i, "text": "row i"}: JSON lines, or a table with so many rows in a group."""
+    path = bucket.folder / "packed" / f"rows.{scheme}"
+    if scheme == "jsonl":
+        path.write_text("".join(json.dumps({"id": i, "text": f"row {i}"}) + "\n" for i in range(n)))
+    else:
+        subprocess.run([formats(), "-c", TABLE, path, str(n), str(group)], check=True, timeout=PATIENCE)
+    return f"{scheme}:s3://packed/rows.{scheme}"
+
+
+def rows(uri: str, **arguments: Any) -> list[tuple[int, str]]:
+    """The records of an epoch."""
+    with larder.Loader(uri, epochs=1, shuffle=True, **arguments) as loader:
+        return [(int(i), t) for batch in loader for i, t in zip(batch["id"], batch["text"], strict=True)]
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "parquet"])
+@pytest.mark.parametrize("what", ANSWERS)
+def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, world):
+    n = 40
+    uri, how = records(bucket, scheme, n, 1), list(ANSWERS[what].values())
+    proxy = Proxy(bucket, lambda g: how[g // 4 % len(how)] if g % 4 == 2 else None)
+    try:
+        hedge = "0.05" if what == "late" else "0"
+        d = world.daemon(proxy.url, timeout="700ms" if what == "cut" else "5s", hedge=hedge)
+        for i in range(2):
+            assert sorted(rows(uri, batch_size=8, job=f"job{i}", seed=i, prefetch=1)) == [
+                (k, f"row {k}") for k in range(n)
+            ]
+        spent = cost(d)
+        assert proxy.spoilt > 5 and spent["errors"] == 0
+        assert what == "late" or spent["retries"] > 5
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "parquet"])
+def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket, world):
+    n = 4
+    uri = records(bucket, scheme, n, n)
+    proxy = Proxy(bucket, lambda _: None, delay=1)
+    try:
+        d = world.daemon(proxy.url, timeout="5s", hedge="0")
+        for i in range(2):
+            assert sorted(rows(uri, batch_size=4, job=f"job{i}", seed=i)) == [(k, f"row {k}") for k in range(n)]
+        spent = cost(d)
+        assert proxy.gets > 2 and spent["errors"] == spent["retries"] == 0
+    finally:
+        proxy.close()
 
 
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")

@@ -22,6 +22,8 @@ const (
 	maxUnpacked = 256 << 20
 	// maxWindow bounds the memory of the decoder of zstd.
 	maxWindow = 128 << 20
+	// maxBuffer is the buffer of a file that is read from the front, bytes.
+	maxBuffer = 1 << 18
 )
 
 // packings are the suffixes of compressed files.
@@ -51,7 +53,7 @@ func unpacked(path string) string {
 
 // unpack reads a file from the front; a compressed one may unpack to so many bytes.
 func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error) {
-	raw := bufio.NewReaderSize(newChunks(r, size), 1<<16)
+	raw := bufio.NewReaderSize(newChunks(r, size), bufferOf(size))
 	switch {
 	case strings.HasSuffix(path, ".gz"), strings.HasSuffix(path, ".tgz"):
 		z, err := gzip.NewReader(raw)
@@ -68,6 +70,9 @@ func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error)
 	}
 	return io.NopCloser(raw), nil
 }
+
+// bufferOf is the buffer for a file of a size: there may be very many small ones.
+func bufferOf(size int64) int { return int(min(max(size, 512), maxBuffer)) }
 
 // bounded is a decoder that gives so many bytes at most.
 type bounded struct {
@@ -117,12 +122,13 @@ func forLines(ctx context.Context, path string, r io.ReaderAt, size int64, quote
 // each is forLines.
 func (f lineFile) each(ctx context.Context, take func(line) error) error {
 	if !isPacked(f.path) {
-		return eachLine(ctx, io.NewSectionReader(f.r, 0, f.size), f.quoted, line{}, take)
+		in := bufio.NewReaderSize(io.NewSectionReader(f.r, 0, f.size), bufferOf(f.size))
+		return eachLine(ctx, in, f.quoted, line{}, take)
 	}
 	z := openFrames(f.path, f.r, f.size, f.quoted, f.unpacking, runStart{})
 	defer z.Close()
 	var now line
-	return eachLine(ctx, z, f.quoted, line{}, func(x line) error {
+	return eachLine(ctx, bufio.NewReaderSize(z, maxBuffer), f.quoted, line{}, func(x line) error {
 		for len(z.ends) > 0 && x.off > z.ends[0].text {
 			now.run, now.inRun, z.ends = z.ends[0].next, 0, z.ends[1:]
 		}
@@ -137,7 +143,7 @@ func (f lineFile) eachOf(ctx context.Context, run runStart, take func(line) erro
 	z := openFrames(f.path, f.r, f.size, f.quoted, f.unpacking, run)
 	defer z.Close()
 	z.raw.wanted = z.wanted
-	err := eachLine(ctx, z, f.quoted, line{run: run}, func(x line) error {
+	err := eachLine(ctx, bufio.NewReaderSize(z, maxBuffer), f.quoted, line{run: run}, func(x line) error {
 		if len(z.ends) > 0 && x.off > z.ends[0].text {
 			return errEnough
 		}
@@ -150,8 +156,7 @@ func (f lineFile) eachOf(ctx context.Context, run runStart, take func(line) erro
 }
 
 // eachLine calls take for every line of a text. first.run says where it begins, if that is not the begin of a file.
-func eachLine(ctx context.Context, text io.Reader, quoted bool, first line, take func(line) error) error {
-	in := bufio.NewReaderSize(text, lineBuffer)
+func eachLine(ctx context.Context, in *bufio.Reader, quoted bool, first line, take func(line) error) error {
 	l := first
 	var buf []byte
 	var err error
@@ -184,9 +189,6 @@ func eachLine(ctx context.Context, text io.Reader, quoted bool, first line, take
 		l.off += l.size
 	}
 }
-
-// lineBuffer is what is read at once of a text.
-const lineBuffer = 1 << 18
 
 // nextLine reads a line with what ends it; the second slice is the buffer to be used again. inside says that it begins
 // inside of double quotes.

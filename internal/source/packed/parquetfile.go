@@ -245,7 +245,14 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 	values := make([]record.Content, len(r.columns))
 	first := r.Groups[group].First
 	var blob []byte
-	return r.From(within(ctx, r.Reader())).Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
+	f := r.From(within(ctx, r.Reader()))
+	if r.a.At != nil { // every read is a request
+		var err error
+		if f, err = f.Held(group, leaves); err != nil {
+			return err
+		}
+	}
+	return f.Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
 		for i := range cells {
 			values[i] = record.Content{Dims: cells[i].Dims, Data: cells[i].Data}
 			err := cells[i].Err
