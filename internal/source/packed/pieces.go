@@ -40,10 +40,13 @@ type pieces[W any] struct {
 	line  func(W, line) error
 	// take gets every W, in order, with the number and the place of its first line in the file.
 	take func(w W, n, off int64) error
+
+	free chan []byte // buffers of pieces that were taken
 }
 
 // worked is one piece, worked off but for what lies before its first line end and after its last one.
 type worked[W any] struct {
+	buf        []byte // head and tail are parts of it
 	skip       int64  // bytes before the first line: a mark of the order of bytes
 	head, tail []byte // a piece without a line end is a head alone
 	whole      bool   // it has a line end
@@ -64,6 +67,7 @@ func (p *pieces[W]) run(ctx context.Context) error {
 	for i := range slots {
 		slots[i] = make(chan *worked[W], 1) // of its pieces at most one is not taken
 	}
+	p.free = make(chan []byte, ahead)
 	next, room := make(chan int), make(chan struct{}, ahead)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -98,7 +102,6 @@ func (p *pieces[W]) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		<-room
 		w.ends = w.ends || i == n-1
 		if err := j.add(w); err != nil || w.ends {
 			if ctx.Err() != nil {
@@ -106,6 +109,10 @@ func (p *pieces[W]) run(ctx context.Context) error {
 			}
 			return err
 		}
+		if w.buf != nil {
+			p.free <- w.buf // it has room for all that there are
+		}
+		<-room
 	}
 	return nil
 }
@@ -117,7 +124,12 @@ func (p *pieces[W]) work(ctx context.Context, i int) *worked[W] {
 		return w
 	}
 	from := int64(i) * p.piece
-	b := make([]byte, max(0, min(p.piece, p.size-from)))
+	select {
+	case w.buf = <-p.free:
+	default:
+		w.buf = make([]byte, min(p.piece, p.size))
+	}
+	b := w.buf[:max(0, min(p.piece, p.size-from))]
 	n, err := p.r.ReadAt(b, from)
 	if n < len(b) {
 		if w.ends = errors.Is(err, io.EOF); !w.ends {
