@@ -107,6 +107,8 @@ type frames struct {
 type codec interface {
 	// next begins the next frame, of which there is a byte at least. The Reader ends with it.
 	next() (io.Reader, error)
+	// none says what a file of no bytes is: io.EOF, if it is one without a frame.
+	none() error
 	close()
 }
 
@@ -136,10 +138,13 @@ func (f *frames) where() int64 { return f.raw.given - int64(f.in.Buffered()) }
 func (f *frames) Read(p []byte) (int, error) {
 	for len(p) > 0 {
 		if f.frame == nil {
-			if _, err := f.in.Peek(1); err != nil {
+			_, err := f.in.Peek(1)
+			if errors.Is(err, io.EOF) && f.where() == 0 {
+				err = f.codec.none()
+			}
+			if err != nil {
 				return 0, err
 			}
-			var err error
 			if f.frame, err = f.codec.next(); err != nil {
 				return 0, err
 			}
@@ -194,6 +199,9 @@ type gzipMembers struct {
 	z  *gzip.Reader
 }
 
+// none implements codec: gzip of nothing has a member.
+func (*gzipMembers) none() error { return fmt.Errorf("it is no gzip file: %w", io.ErrUnexpectedEOF) }
+
 func (g *gzipMembers) next() (io.Reader, error) {
 	var err error
 	if g.z == nil {
@@ -218,6 +226,9 @@ type zstdFrames struct {
 	frame zstdFrame
 	z     *zstd.Decoder
 }
+
+// none implements codec: zstd of nothing may have no frame.
+func (*zstdFrames) none() error { return io.EOF }
 
 func (s *zstdFrames) next() (_ io.Reader, err error) {
 	if s.z == nil {
