@@ -87,6 +87,18 @@ def together(windows: list[Any], size: int, pad: int) -> Rows:
     return out
 
 
+def windows(ids: Any, size: int, step: int, docs: Any = None) -> Rows:
+    """Windows that run on over the borders of documents."""
+    rows = []
+    for at in range(0, len(ids) - size, step):
+        row = {"tokens": told(ids[at : at + size + 1])}
+        if docs is not None:
+            d = docs[at : at + size + 1]
+            row["doc"] = told(np.searchsorted(np.unique(d), d).astype("i4"))
+        rows.append(row)
+    return rows
+
+
 def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """Ids as nanoGPT, llm.c and Megatron write them."""
     rng = np.random.default_rng(pick.randrange(2**32))
@@ -95,27 +107,17 @@ def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     ends = np.sort(rng.choice(np.arange(1, n), n // 40, replace=False))
     ids[ends - 1] = 0
 
-    def windows(ids: Any, step: int, docs: Any = None) -> Rows:
-        rows = []
-        for at in range(0, len(ids) - size, step):
-            row = {"tokens": told(ids[at : at + size + 1])}
-            if docs is not None:
-                d = docs[at : at + size + 1]
-                row["doc"] = told(np.searchsorted(np.unique(d), d).astype("i4"))
-            rows.append(row)
-        return rows
-
     docs = np.searchsorted(ends, np.arange(n), "right")
     ids.tofile(out / "nano.bin")
-    want[f"tokens:nano.bin?seq_len={size}"] = windows(ids, size)
-    want[f"tokens:nano.bin?seq_len={size}&stride={stride}&doc=0"] = windows(ids, stride, docs)
+    want[f"tokens:nano.bin?seq_len={size}"] = windows(ids, size, size)
+    want[f"tokens:nano.bin?seq_len={size}&stride={stride}&doc=0"] = windows(ids, size, stride, docs)
     wide = ids.astype("<u4") + 70_000
     head = np.zeros(256, "<i4")
     head[:3] = 20240801, 7, n
     (out / "llm.bin").write_bytes(head.tobytes() + wide.tobytes())
-    want[f"tokens:llm.bin?seq_len={size}"] = windows(wide, size)
+    want[f"tokens:llm.bin?seq_len={size}"] = windows(wide, size, size)
     np.save(out / "ids.npy", wide.astype("i8"))
-    want[f"tokens:ids.npy?seq_len={size}"] = windows(wide.astype("i8"), size)
+    want[f"tokens:ids.npy?seq_len={size}"] = windows(wide.astype("i8"), size, size)
     lengths = np.diff(np.concatenate([[0], ends, [n]]))
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     (out / "mega.bin").write_bytes(ids.astype("<i4").tobytes())
@@ -124,8 +126,9 @@ def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         + lengths.astype("<i4").tobytes() + (4 * starts).astype("<i8").tobytes()
         + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
     )  # fmt: skip
-    want[f"tokens:mega.bin?seq_len={size}&doc=idx"] = windows(ids.astype("<i4"), size, docs)
+    want[f"tokens:mega.bin?seq_len={size}&doc=idx"] = windows(ids.astype("<i4"), size, size, docs)
     borders(out, ids, starts, want, (size, stride))
+    megatrons(out, pick, ids, ends, want, (size, stride))
     # A document has some sequences here, and some documents have none.
     some = np.sort(rng.choice(len(starts) + 1, len(starts) // 3))
     index = np.concatenate([[0, 0], some, [len(starts)]])
@@ -152,6 +155,12 @@ def borders(out: Path, ids: Any, starts: Any, want: dict[str, Rows], sizes: tupl
             want[f"{uri}drop{word}"] = [{"tokens": told(r)} for r in rows if len(r) > size]
         want[f"{uri}pack&pad=3"] = together(documents(x, starts, size, size), size, 3)
 
+
+def megatrons(
+    out: Path, pick: random.Random, ids: Any, ends: Any, want: dict[str, Rows], sizes: tuple[int, int]
+) -> None:
+    """Ids as Megatron's own writer writes and its reader reads them; nothing where it is not installed."""
+    size, stride = sizes
     megatron = indexed_dataset()
     if megatron is None:
         return
@@ -168,8 +177,9 @@ def borders(out: Path, ids: Any, starts: Any, want: dict[str, Rows], sizes: tupl
         r = megatron.IndexedDataset(str(out / name))
         sequences = [r[i] for i in range(len(r))]
         number = np.searchsorted(r.document_indices[1:], np.arange(len(r)), "right")  # of each sequence's document
-        read = windows(np.concatenate(sequences), stride, np.repeat(number, [len(x) for x in sequences]))
-        want[f"tokens:{name}.bin?seq_len={size}&stride={stride}&doc=idx"] = read
+        docs = np.repeat(number, [len(x) for x in sequences])
+        rows = windows(np.concatenate(sequences), size, stride, docs)
+        want[f"tokens:{name}.bin?seq_len={size}&stride={stride}&doc=idx"] = rows
 
 
 def indexed_dataset() -> Any:
