@@ -2,6 +2,7 @@ package pack
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -9,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,5 +69,75 @@ func TestAStoreThatIsDown(t *testing.T) {
 	down.Store(false)
 	if r := must(t, cfg); r.Samples != 36 || len(r.Skipped) != 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestADiskThatIsGone: its samples are not left out. The run stops with the cause, and the next one goes on.
+func TestADiskThatIsGone(t *testing.T) {
+	root := photos(t, 9, 12)
+	for _, skip := range []bool{true, false} {
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, WDS), ShardSize: minShardSize, SkipBad: skip, Workers: 1,
+			disk: disk{sync: unsynced}, ahead: 1}
+		var once sync.Once
+		cfg.Report = func(p Progress) {
+			if p.Samples > 9 {
+				once.Do(func() {
+					if err := os.Rename(root, root+".away"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		_, err := Run(t.Context(), cfg)
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(errs.From(err).Hint, "mounted") {
+			t.Errorf("skip %v: got %v", skip, err)
+		}
+		if err := os.Rename(root+".away", root); err != nil {
+			t.Fatal(err)
+		}
+		if r := must(t, cfg); r.Samples != 36 || len(r.Skipped) > 0 || r.Earlier == 0 {
+			t.Errorf("skip %v: %+v", skip, r)
+		}
+	}
+}
+
+// TestBadSamples: the first one ends the run and is named; with SkipBad all are listed, after an interruption too.
+func TestBadSamples(t *testing.T) {
+	root := photos(t, 9, 12)
+	uri := "imagefolder:" + root
+	bad := map[string]string{"class0/000.jpg": "no image", "class1/005.jpg": "", "class2/011.jpg": "\xff\xd8\xff"}
+	for name, body := range bad {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := Config{URI: uri, To: to(t, WDS), ShardSize: minShardSize, disk: disk{sync: unsynced}}
+	_, err := Run(t.Context(), cfg)
+	if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "class0/000.jpg") ||
+		!strings.Contains(err.Error(), "--on-error skip") {
+		t.Fatalf("got %v", err)
+	}
+	cfg.SkipBad, cfg.disk.create = true, failAfter(60_000, syscall.ENOSPC)
+	if _, err := Run(t.Context(), cfg); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("got %v", err)
+	}
+	cfg.disk.create, cfg.Verify = nil, true
+	r := must(t, cfg)
+	if r.Samples != 33 || len(r.Skipped) != 3 {
+		t.Fatalf("%+v", r)
+	}
+	for _, s := range r.Skipped {
+		if _, ok := bad[s.Key]; !ok || s.Reason == "" {
+			t.Errorf("left out %+v", s)
+		}
+	}
+	for name := range bad {
+		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	none := Config{URI: uri, To: to(t, MDS), SkipBad: true, Subset: "id == 0 or id == 17"}
+	if _, err := Run(t.Context(), none); !errs.Is(err, errs.DatasetEmpty) {
+		t.Errorf("a pack of nothing gave %v", err)
 	}
 }

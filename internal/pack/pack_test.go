@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -476,73 +475,53 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestBadSamples: the first one ends the run and is named; with SkipBad all are listed, after an interruption too.
-func TestBadSamples(t *testing.T) {
-	root := photos(t, 9, 12)
-	uri := "imagefolder:" + root
-	bad := map[string]string{"class0/000.jpg": "no image", "class1/005.jpg": "", "class2/011.jpg": "\xff\xd8\xff"}
-	for name, body := range bad {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(body), 0o600); err != nil {
+// TestVerifyFindsDamage: a flipped byte anywhere in a shard, a lost shard and a foreign one are found, and named.
+func TestVerifyFindsDamage(t *testing.T) {
+	root := photos(t, 10, 6)
+	for _, format := range []string{WDS, MDS} {
+		cfg := Config{URI: "imagefolder:" + root, To: to(t, format), disk: disk{sync: unsynced},
+			ShardSize: 16 << 10, Verify: true}
+		must(t, cfg)
+		m, err := readManifest(cfg.To.Dir)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	cfg := Config{URI: uri, To: to(t, WDS), ShardSize: minShardSize, disk: disk{sync: unsynced}}
-	_, err := Run(t.Context(), cfg)
-	if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "class0/000.jpg") ||
-		!strings.Contains(err.Error(), "--on-error skip") {
-		t.Fatalf("got %v", err)
-	}
-	cfg.SkipBad, cfg.disk.create = true, failAfter(60_000, syscall.ENOSPC)
-	if _, err := Run(t.Context(), cfg); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("got %v", err)
-	}
-	cfg.disk.create, cfg.Verify = nil, true
-	r := must(t, cfg)
-	if r.Samples != 33 || len(r.Skipped) != 3 {
-		t.Fatalf("%+v", r)
-	}
-	for _, s := range r.Skipped {
-		if _, ok := bad[s.Key]; !ok || s.Reason == "" {
-			t.Errorf("left out %+v", s)
+		r := xrand.New(1, 3)
+		for range 200 {
+			s := m.Shards[r.IntN(len(m.Shards))]
+			path := filepath.Join(cfg.To.Dir, s.Name)
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := r.IntN(len(b))
+			flipped := bytes.Clone(b)
+			flipped[at] ^= 1 << r.IntN(8)
+			for what, damaged := range map[string][]byte{"flipped": flipped, "cut": b[:at]} {
+				put(t, path, damaged)
+				got, err := Run(t.Context(), cfg)
+				if err != nil || len(got.Bad) != 1 || got.Bad[0].Shard != s.Name {
+					t.Fatalf("%s: %s %s at byte %d: %+v, %v", format, s.Name, what, at, got, err)
+				}
+			}
+			put(t, path, b)
 		}
-	}
-	for name := range bad {
-		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+		must(t, cfg)
+		if format == WDS {
+			put(t, filepath.Join(cfg.To.Dir, "zz.tar"), []byte(tree(t, cfg.To.Dir)[m.Shards[0].Name]))
+		} else if err := os.Remove(filepath.Join(cfg.To.Dir, indexName)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	none := Config{URI: uri, To: to(t, MDS), SkipBad: true, Subset: "id == 0 or id == 17"}
-	if _, err := Run(t.Context(), none); !errs.Is(err, errs.DatasetEmpty) {
-		t.Errorf("a pack of nothing gave %v", err)
+		if got, err := Run(t.Context(), cfg); err != nil || len(got.Bad) != 1 || got.Bad[0].Shard != cfg.To.URI() {
+			t.Errorf("%s: a foreign shard, or no index: %+v, %v", format, got, err)
+		}
 	}
 }
 
-// TestADiskThatIsGone: its samples are not left out. The run stops with the cause, and the next one goes on.
-func TestADiskThatIsGone(t *testing.T) {
-	root := photos(t, 9, 12)
-	for _, skip := range []bool{true, false} {
-		cfg := Config{URI: "imagefolder:" + root, To: to(t, WDS), ShardSize: minShardSize, SkipBad: skip, Workers: 1,
-			disk: disk{sync: unsynced}, ahead: 1}
-		var once sync.Once
-		cfg.Report = func(p Progress) {
-			if p.Samples > 9 {
-				once.Do(func() {
-					if err := os.Rename(root, root+".away"); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		}
-		_, err := Run(t.Context(), cfg)
-		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(errs.From(err).Hint, "mounted") {
-			t.Errorf("skip %v: got %v", skip, err)
-		}
-		if err := os.Rename(root+".away", root); err != nil {
-			t.Fatal(err)
-		}
-		if r := must(t, cfg); r.Samples != 36 || len(r.Skipped) > 0 || r.Earlier == 0 {
-			t.Errorf("skip %v: %+v", skip, r)
-		}
+func put(t testing.TB, path string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
