@@ -3,8 +3,10 @@ package source
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -186,7 +188,8 @@ func TestShortColumns(t *testing.T) {
 			s.dirs = append(s.dirs, dirRow{rel: fmt.Sprint(d, ".tar"), live: true, dev: 1, ino: uint64(d), size: 1 << 40})
 		}
 		var names strings.Builder
-		rows, key := r.IntN(3) > 0, uint64(r.IntN(2))*99_999_990
+		rows, key := r.IntN(3) > 0, []uint64{0, 99_999_990, math.MaxUint32 - 5}[r.IntN(3)]
+		mixed := r.IntN(4) == 0 // some keys are not those of rows
 		meta := make([]fileMeta, n)
 		next := ident.ObjectID(r.IntN(9))
 		for i := range n {
@@ -197,7 +200,7 @@ func TestShortColumns(t *testing.T) {
 				s.dirOf[i], s.labels[i], key, next = uint32(r.IntN(5)), int32(r.IntN(4)-1), uint64(r.IntN(9)), next+5
 			}
 			switch {
-			case rows:
+			case rows && (!mixed || r.IntN(60) > 0):
 				names.Write(appendRowKey(nil, key))
 			default:
 				names.WriteString([]string{"a", "00001", "000000001", "0000000x", "4294967296", "-0000001"}[r.IntN(6)])
@@ -232,6 +235,43 @@ func TestShortColumns(t *testing.T) {
 	})
 	if short == 0 {
 		t.Error("no version had short columns alone")
+	}
+}
+
+// TestKeysThatAreAlmostRows: samples keep their ids and keys when their dataset is indexed again, where the last key is
+// not that of a row, and where 0 follows the last number of 32 bits.
+func TestKeysThatAreAlmostRows(t *testing.T) {
+	var keys []string
+	for i := range 30 {
+		keys = append(keys, fmt.Sprintf("%08d", i))
+	}
+	for name, keys := range map[string][]string{
+		"a word at last":   append(slices.Clone(keys), "extra"),
+		"around 32 bits":   append([]string{"4294967294", "4294967295"}, keys...),
+		"behind a 33rd":    append([]string{"4294967295", "4294967296"}, keys...),
+		"with fewer zeros": append(slices.Clone(keys), "030"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, root, "a-0.tar", shard(t, keys...))
+			c, _ := open(t, "")
+			d, err := c.Add(t.Context(), "", "wds:"+root)
+			must(t, err)
+			var want []string
+			for i, k := range keys {
+				want = append(want, fmt.Sprintf("%d a-0.tar/%s -1  image of %s", i, k, k))
+			}
+			if got := listing(t, c, d); !slices.Equal(got, want) {
+				t.Fatalf("%q, want %q", got, want)
+			}
+			write(t, root, "a-1.tar", shard(t, "b"))
+			d, err = c.Reindex(t.Context(), d.Name())
+			must(t, err)
+			want = append(want, fmt.Sprintf("%d a-1.tar/b -1  image of b", len(keys)))
+			if got := listing(t, c, d); !slices.Equal(got, want) {
+				t.Errorf("indexed again: %q, want %q", got, want)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strconv"
@@ -141,13 +142,15 @@ const rowDigits = 8
 // appendRowKey appends a key as formats make them that name samples by their rows.
 func appendRowKey(b []byte, n uint64) []byte { return fmt.Appendf(b, "%0*d", rowDigits, n) }
 
-// rowKey is the number that appendRowKey makes a key of.
+// rowKey is the number that appendRowKey makes a key of. The last one of 32 bits is left out: in a column that counts,
+// 0 would follow it.
 func rowKey(key string) (uint32, bool) {
 	n, err := strconv.ParseUint(key, 10, 32)
-	return uint32(n), err == nil && (len(key) == rowDigits || len(key) > rowDigits && key[0] != '0')
+	return uint32(n), err == nil && n < math.MaxUint32 &&
+		(len(key) == rowDigits || len(key) > rowDigits && key[0] != '0')
 }
 
-// numbers are the keys of samples as a column, where all are those of rows.
+// numbers are the keys of samples as a column; false and no column where one is not that of a row.
 func (s *snapshot) numbers(most int) (runs[uint32], bool) {
 	all := true
 	r, ok := runsOf(len(s.dirOf), true, most, func(i int) uint32 {
@@ -158,7 +161,10 @@ func (s *snapshot) numbers(most int) (runs[uint32], bool) {
 		all = all && is
 		return n
 	})
-	return r, ok && all
+	if !all {
+		return runs[uint32]{}, false
+	}
+	return r, ok
 }
 
 // widened is a version that columns can be appended to, as merges do; s itself where nothing is short.
