@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -32,12 +33,14 @@ func npzOf(t *testing.T, apart int) string {
 }
 
 // The ranges of one record of an object are asked for together, and those that lie near each other are one request:
-// nine values of a row of an Arrow file, one after the other, are two requests, and arrays that are near are one.
+// nine values of a row of an Arrow file, one after the other, are two requests, and arrays that are near, or documents
+// of a window, are one.
 func TestRangesOfARecordAreFewRequests(t *testing.T) {
 	rows, err := os.ReadFile(filepath.Join("packed", "testdata", "rows.arrow"))
 	must(t, err)
 	b, root := newBucket(t), t.TempDir()
-	for name, content := range map[string]string{"near.npz": npzOf(t, 1<<10), "far.npz": npzOf(t, 2*joinGap),
+	ids := strings.Repeat("\x01\x00\x02\x00\x09\x00", 5) + strings.Repeat("\x03\x00\x04\x00\x05\x00\x09\x00", 5)
+	for name, content := range map[string]string{"t.bin": ids, "near.npz": npzOf(t, 1<<10), "far.npz": npzOf(t, 2*joinGap),
 		"rows.arrow": string(rows)} { // order-free: files of one folder
 		b.put(t, "set/"+name, content)
 		write(t, root, name, content)
@@ -45,7 +48,8 @@ func TestRangesOfARecordAreFewRequests(t *testing.T) {
 	for _, x := range []struct {
 		scheme, name string
 		most         int // requests for a record
-	}{{"npz:", "near.npz?fields=x,y,z", 1}, {"npz:", "far.npz?fields=x,y,z", 3}, {"hf:", "rows.arrow", 2}} {
+	}{{"npz:", "near.npz?fields=x,y,z", 1}, {"npz:", "far.npz?fields=x,y,z", 3}, {"hf:", "rows.arrow", 2},
+		{"tokens:", "t.bin?seq_len=9&doc=9&borders=pack", 1}} {
 		local, _ := open(t, "")
 		same, err := local.Add(t.Context(), "", x.scheme+root+"/"+x.name)
 		must(t, err)

@@ -10,7 +10,10 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/cespare/xxhash/v2"
+
 	"larder/internal/record"
+	"larder/internal/spool"
 )
 
 // What windows of tokens do at the borders of documents (?borders=).
@@ -307,14 +310,87 @@ func (s *levels) next(x uint32) (uint32, bool) {
 	return 0, false
 }
 
-// readIDs reads ids, as little-endian bytes.
-func (r *tokenRows) readIDs(ctx context.Context, to []byte, begin int64) error {
-	at := r.at + begin*r.dtype.Size()
-	if err := readFull(within(ctx, r.ReaderAt), to, at); err != nil {
-		return fmt.Errorf("ids at byte %d: %w", at, err)
+// packKey names the packing of a file: it depends on the documents, too, which may be those of another file.
+func (t *tokenFile) packKey(a Address, f File) string {
+	h := xxhash.New()
+	var b []byte
+	for part := range slices.Chunk(t.docs, 4096) {
+		b = b[:0]
+		for _, at := range part {
+			b = binary.LittleEndian.AppendUint64(b, uint64(at))
+		}
+		_, _ = h.Write(b) // a hash never fails
 	}
-	if r.swap {
-		swapBytes(to, r.dtype.Size())
+	return fmt.Sprintf("packs 1 %016x\x00%s", h.Sum64(), f.blockKey(a))
+}
+
+// addWindows packs the documents, and adds what each window holds: where its pieces begin, from the piece before on,
+// and how many ids each has.
+func (r *tokenRows) addWindows(ctx context.Context, w spool.Writer) error {
+	p, _, err := r.pack(ctx, r.ReaderAt)
+	if err != nil {
+		return err
+	}
+	var b []byte
+	for k := range len(p.first) - 1 {
+		b = b[:0]
+		last := int64(0)
+		for _, i := range p.order[p.first[k]:p.first[k+1]] {
+			x := &p.pieces[i]
+			b = binary.AppendUvarint(b, uint64(x.begin-last))
+			b = binary.AppendUvarint(b, uint64(x.n))
+			last = x.begin
+		}
+		if err := w.Add(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// piecesOf are the pieces of a window, as addWindows added them.
+func (r *tokenRows) piecesOf(b []byte) ([]piece, error) {
+	var out []piece
+	begin, all := int64(0), int64(0)
+	for len(b) > 0 {
+		d, k := binary.Uvarint(b)
+		n, m := binary.Uvarint(b[max(k, 0):])
+		if k <= 0 || m <= 0 || n > uint64(r.each-all) || d > uint64(r.n) || begin+int64(d) > r.n-int64(n) {
+			return nil, errors.New("what is kept of it is no window of this file")
+		}
+		begin, all, b = begin+int64(d), all+int64(n), b[k+m:]
+		out = append(out, piece{begin, int32(n)})
+	}
+	return out, nil
+}
+
+// readPieces reads ids of pieces, as little-endian bytes.
+func (r *tokenRows) readPieces(ctx context.Context, to []byte, pieces []piece) error {
+	size := r.dtype.Size()
+	together, isStore := rangesReader(r.ReaderAt)
+	var ranges []Range
+	for _, p := range pieces {
+		n, at := int64(p.n)*size, r.at+p.begin*size
+		if isStore {
+			ranges = append(ranges, Range{at, to[:n]})
+		} else if err := readFull(within(ctx, r.ReaderAt), to[:n], at); err != nil {
+			return fmt.Errorf("ids at byte %d: %w", at, err)
+		}
+		if r.swap && !isStore {
+			swapBytes(to[:n], size)
+		}
+		to = to[n:]
+	}
+	if !isStore {
+		return nil
+	}
+	if err := together.ReadRanges(ctx, ranges); err != nil {
+		return err
+	}
+	for _, x := range ranges {
+		if r.swap {
+			swapBytes(x.Buf, size)
+		}
 	}
 	return nil
 }
@@ -332,26 +408,31 @@ func (r *tokenRows) stopped(ctx context.Context, dst []byte, s Sample) ([]byte, 
 	}
 	from := len(dst)
 	dst = slices.Grow(dst, int(size))[:from+int(size)]
-	if err := r.readIDs(ctx, r.schema.Frame(dst[from:], dims)[0], begin); err != nil {
+	if err := r.readPieces(ctx, r.schema.Frame(dst[from:], dims)[0], []piece{{begin, int32(n)}}); err != nil {
 		return dst[:from], fmt.Errorf("window at id %d: %w", begin, err)
 	}
 	return dst, nil
 }
 
-// packedWindow appends a window of documents.
+// packedWindow appends a window of documents. Which it holds is found once, and kept in the spool: a file that is open
+// takes no memory for it, and one that is opened again is not read again.
 func (r *tokenRows) packedWindow(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
-	if s.Off >= int64(len(r.packs.first)-1) {
-		return dst, fmt.Errorf("window %d of %d", s.Off, len(r.packs.first)-1)
+	places, err := fromBlock(ctx, r.spool, r.packs, nil, int(s.Off), r.addWindows)
+	if err != nil {
+		return dst, fmt.Errorf("window %d: %w", s.Off, err)
+	}
+	pieces, err := r.piecesOf(places)
+	if err != nil {
+		return dst, fmt.Errorf("window %d: %w", s.Off, err)
 	}
 	from := len(dst)
 	dst = slices.Grow(dst, int(r.size))[:from+int(r.size)]
 	values := r.schema.Frame(dst[from:], r.dims)
+	if err := r.readPieces(ctx, values[0], pieces); err != nil {
+		return dst[:from], fmt.Errorf("window %d: %w", s.Off, err)
+	}
 	le, size, at := binary.LittleEndian, int(r.dtype.Size()), 0
-	for doc, k := range r.packs.order[r.packs.first[s.Off]:r.packs.first[s.Off+1]] {
-		p := r.packs.pieces[k]
-		if err := r.readIDs(ctx, values[0][at*size:(at+int(p.n))*size], p.begin); err != nil {
-			return dst[:from], fmt.Errorf("window %d: %w", s.Off, err)
-		}
+	for doc, p := range pieces {
 		for i := range int(p.n) {
 			le.PutUint32(values[1][4*(at+i):], uint32(doc))
 			le.PutUint32(values[2][4*(at+i):], uint32(i))

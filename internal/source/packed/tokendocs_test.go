@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/internal/record"
+	"larder/internal/spool"
 	"larder/internal/xrand"
 )
 
@@ -148,6 +150,73 @@ func TestBadBordersOfTokens(t *testing.T) {
 	}
 }
 
+// countingReader counts the bytes that are read.
+type countingReader struct {
+	bytes.Reader
+
+	n int64
+}
+
+func (r *countingReader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := r.Reader.ReadAt(p, off)
+	r.n += int64(n)
+	return n, err
+}
+
+// TestDocumentsArePackedOnce: documents are packed when the first window is read, and a file that is opened again takes
+// what the spool has. Other documents, as an index says them, are packed anew.
+func TestDocumentsArePackedOnce(t *testing.T) {
+	const seqLen, n = 15, 4096
+	mega, idx := megatronOf(slices.Repeat([][]uint16{{1, 2, 3}, {4, 5}}, n/5)...)
+	size := int64(len(mega))
+	kept := spool.NewMemory(1 << 20)
+	for i, c := range []struct {
+		args   string
+		docs   []uint64 // by their first sequences; nil = all
+		whole  int64    // how often the whole file is read, beside three windows
+		window string
+	}{
+		{"doc=5", nil, 1, "1 2 3 4 5"}, {"doc=5", nil, 0, "1 2 3 4 5"}, {"doc=3", nil, 1, "1 2 3 4 5"},
+		{"doc=idx", nil, 0, "1 2 3 1 2 3"}, {"doc=idx", []uint64{0, 2, 4}, 0, "1 2 3 4 5"},
+	} {
+		now := slices.Clone(idx)
+		if c.docs != nil {
+			documents := int(binary.LittleEndian.Uint64(idx[26:]))
+			now = slices.Clone(idx[:len(idx)-8*documents])
+			for _, k := range c.docs {
+				now = binary.LittleEndian.AppendUint64(now, k)
+			}
+			binary.LittleEndian.PutUint64(now[26:], uint64(len(c.docs)))
+		}
+		d := disk{"/d/a.bin": mega, "/d/a.idx": now}
+		f, a := address(t, fmt.Sprintf("tokens:?seq_len=%d&borders=pack&%s", seqLen, c.args))
+		s, err := f.Schema(t.Context(), a, []string{"/d/a.bin"}, d.open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &countingReader{Reader: *bytes.NewReader(mega)}
+		rows, err := f.Open(t.Context(), a, File{ReaderAt: r, Path: "/d/a.bin", Size: size, Beside: d.open, Schema: &s,
+			ID: "a", Spool: kept})
+		if err != nil || r.n > 64 {
+			t.Fatalf("%d: opened by reading %d bytes, %v", i, r.n, err)
+		}
+		r.n = 0
+		var got string
+		for k := range int64(3) {
+			b, err := rows.Record(t.Context(), nil, Sample{Off: k, Size: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if k == 0 {
+				got = numbersOf(t, &s, b)
+			}
+		}
+		if !strings.HasPrefix(got, c.window) || r.n < c.whole*size || r.n > c.whole*size+3*2*(seqLen+1) {
+			t.Errorf("%d: %s: %d bytes of %d were read; the first window is %s", i, c.args, r.n, size, got)
+		}
+	}
+}
+
 // TestForgedWindowsOfTokens: a place that no scan gave is an error.
 func TestForgedWindowsOfTokens(t *testing.T) {
 	d := disk{"/d/a.bin": make([]byte, 64)}
@@ -158,7 +227,7 @@ func TestForgedWindowsOfTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		rows, err := f.Open(t.Context(), a, File{ReaderAt: bytes.NewReader(d["/d/a.bin"]), Path: "/d/a.bin", Size: 64,
-			Beside: d.open, Schema: &s})
+			Beside: d.open, Schema: &s, ID: "a", Spool: spool.NewMemory(1 << 20)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"larder/internal/record"
+	"larder/internal/spool"
 )
 
 // tokens are files of token ids, of which windows of seq_len+1 are the samples: .bin as nanoGPT writes (ids alone) and
@@ -359,23 +360,22 @@ type tokenRows struct {
 	io.ReaderAt
 	schema *record.Schema
 	dims   [][]int64
-	size   int64    // of a record
-	packs  *packing // of ?borders=pack
+	size   int64 // of a record
+	spool  spool.Spool
+	packs  string // names the packing of ?borders=pack there
 }
 
-func (tokens) Open(ctx context.Context, a Address, f File) (Rows, error) {
+func (tokens) Open(_ context.Context, a Address, f File) (Rows, error) {
 	t, err := openTokens(a, f.Path, f, f.Size, f.Beside)
 	if err != nil {
 		return nil, err
 	}
-	r := &tokenRows{tokenFile: t, ReaderAt: f, schema: f.Schema}
+	r := &tokenRows{tokenFile: t, ReaderAt: f, schema: f.Schema, spool: f.Spool}
 	switch t.borders {
 	case bordersStop, bordersDrop:
 		return r, nil
 	case bordersPack:
-		if r.packs, _, err = t.pack(ctx, f); err != nil {
-			return nil, err
-		}
+		r.packs = t.packKey(a, f)
 	}
 	for range f.Schema.Fields {
 		r.dims = append(r.dims, []int64{t.each})
