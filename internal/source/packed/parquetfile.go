@@ -247,10 +247,12 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 	var blob []byte
 	f := r.From(within(ctx, r.Reader()))
 	if r.a.At != nil { // every read is a request
-		var err error
-		if f, err = f.Held(group, leaves); err != nil {
+		in, done, err := f.Held(group, leaves)
+		if err != nil {
 			return err
 		}
+		defer done()
+		f = in
 	}
 	return f.Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
 		for i := range cells {

@@ -3,11 +3,21 @@ package parquet
 import (
 	"io"
 
+	"github.com/parquet-go/parquet-go/format"
+	"golang.org/x/sync/semaphore"
+
 	"larder/internal/source/packed/arrow"
 )
 
-// maxHeld bounds what Held reads of a row group, bytes.
-const maxHeld = 32 << 20
+const (
+	// maxHeld bounds what Held reads of a row group, bytes.
+	maxHeld = 32 << 20
+	// maxAllHeld bounds what all readers hold at once, which are as many as source.readers says.
+	maxAllHeld = 256 << 20
+)
+
+// room is what is left of maxAllHeld.
+var room = semaphore.NewWeighted(maxAllHeld)
 
 // span is a part of the file that is in memory.
 type span struct {
@@ -32,8 +42,9 @@ func (h *held) ReadAt(p []byte, off int64) (int, error) {
 
 // Held is the file with the pages of some columns of a row group in memory, read by one request for those that follow
 // each other: pages are checked before they are decoded, so that each is read twice. It is f itself where the pages are
-// large.
-func (f *File) Held(group int, columns []*arrow.Field) (*File, error) {
+// large, or others hold much: to wait for them would have a store that answers wait for one that does not. Call done
+// after the last read.
+func (f *File) Held(group int, columns []*arrow.Field) (in *File, done func(), err error) {
 	chunks := f.meta.RowGroups[group].Columns
 	wanted := make([]bool, len(chunks))
 	sum := int64(0)
@@ -44,9 +55,23 @@ func (f *File) Held(group int, columns []*arrow.Field) (*File, error) {
 		_, n := chunkAt(&chunks[c.Column].MetaData)
 		wanted[c.Column] = true
 		if sum += n; sum > maxHeld {
-			return f, nil
+			return f, func() {}, nil
 		}
 	}
+	if !room.TryAcquire(sum) {
+		return f, func() {}, nil
+	}
+	done = func() { room.Release(sum) }
+	h, err := f.hold(chunks, wanted)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return f.From(h), done, nil
+}
+
+// hold reads the wanted columns of a row group.
+func (f *File) hold(chunks []format.ColumnChunk, wanted []bool) (*held, error) {
 	h := &held{ReaderAt: f.r}
 	var from, n int64
 	read := func() error {
@@ -74,5 +99,5 @@ func (f *File) Held(group int, columns []*arrow.Field) (*File, error) {
 	if err := read(); err != nil {
 		return nil, err
 	}
-	return f.From(h), nil
+	return h, nil
 }
