@@ -373,6 +373,7 @@ func (tokens) Open(_ context.Context, a Address, f File) (Rows, error) {
 	r := &tokenRows{tokenFile: t, ReaderAt: f, schema: f.Schema, spool: f.Spool}
 	switch t.borders {
 	case bordersStop, bordersDrop:
+		t.docs = nil // each sample says where it lies
 		return r, nil
 	case bordersPack:
 		r.packs = t.packKey(a, f)
