@@ -141,22 +141,32 @@ func TestAnEpochOfRowGroups(t *testing.T) {
 	for i := range rows {
 		rows[i] = row{int64(i), strings.Repeat("x", 50*(i%9))}
 	}
-	var b bytes.Buffer
-	if err := pq.Write(&b, rows, pq.MaxRowsPerRowGroup(group)); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	file := func(name string, group int64) string {
+		var b bytes.Buffer
+		if err := pq.Write(&b, rows, pq.MaxRowsPerRowGroup(group)); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	path := filepath.Join(t.TempDir(), "a.parquet")
-	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path, whole := file("a.parquet", group), file("b.parquet", n)
 	of := func(name, order string) *larderv1.JobSpec {
 		return &larderv1.JobSpec{Name: name, Dataset: "parquet:" + path, BatchSize: 4, Shuffle: true, Order: order,
 			Prefetch: 1, Seed: uint64(len(name))}
 	}
 	tight := serve(t, func(c *engine.Config) { c.Memory.MaxRing = 40 << 10 })
-	_, err := register(tight.dial(), of("a", "blocks(1, 1MiB)"))
-	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(said(err), "row groups") {
-		t.Errorf("more than fits: %v", err)
+	large := of("large", "blocks(1, 4KiB)")
+	large.Dataset = "parquet:" + whole
+	for words, spec := range map[string]*larderv1.JobSpec{"take smaller blocks": of("a", "blocks(1, 1MiB)"),
+		"smaller row groups": large} { // order-free: each is refused
+		_, err := register(tight.dial(), spec)
+		if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(said(err), words) {
+			t.Errorf("more than fits: %v; want %q", err, words)
+		}
 	}
 	w := serve(t)
 	pair := []*trainer{w.train(of("a", "blocks(4, 4KiB)"), 0), w.train(of("bb", "blocks(4, 4KiB)"), 0)}

@@ -106,6 +106,7 @@ def test_a_wait_for_an_index_says_how_far_it_is(private, tmp_path, monkeypatch, 
     ) as loader:
         got = [i for *_, index in loader for i in index.tolist()]
     web.server.shutdown()
+    web.server.server_close()
     assert sorted(got) == list(range(SHARDS * EACH))
     far, shown = seen
     size, rest = sum(map(len, files.values())), len(files[last])

@@ -43,6 +43,8 @@ def test_packs_of_records_are_read_by_the_formats_own_readers(tmp_path, seed):
     for n, (uri, samples) in enumerate(every.items()):
         if uri.startswith("mds:mds-") and "zstd" not in uri:
             continue
+        if "indexed-" in uri or ("borders=" in uri and "some.bin" not in uri):
+            continue  # windows of ids: some of each kind are enough
         scheme, _, rest = uri.partition(":")
         for to in ("mds", "wds"):
             source, rows = f"{scheme}:{out}/{rest}", samples
@@ -62,7 +64,7 @@ def test_packs_of_records_are_read_by_the_formats_own_readers(tmp_path, seed):
             assert not got["bad"] and not got["skipped"]
             want[name] = rows
     subprocess.run([formats(), "-W", "ignore", HERE.parent / "packs_records.py", packs], check=True, timeout=600)
-    assert len(want) == 40
+    assert len(want) == 42
     for name, rows in want.items():
         theirs = json.loads((packs / f"{name}.json").read_text())
         assert len(theirs) == len(rows)
