@@ -144,7 +144,7 @@ def test_an_item_that_hangs_in_c_says_where(real, library):
         return [lock(mutex), lock(mutex)]
 
     dataset = Items(16, lambda i: stuck(i) if i == ODD else i)
-    loader = real(dataset, batch_size=4, num_workers=3, sample_timeout=0.5, on_error="skip")
+    loader = real(dataset, batch_size=4, num_workers=3, sample_timeout=2.0, on_error="skip")
     assert sorted(int(x) for b in loader for x in b) == [i for i in range(16) if i != ODD]
     (bad,) = loader.quarantined
     assert bad.id == ODD and "sample_timeout" in bad.reason
@@ -156,10 +156,10 @@ def test_an_item_that_hangs_in_python_has_its_traceback(real):
         threading.Event().wait(PATIENCE)
 
     dataset = Items(16, lambda i: stuck(i) if i == ODD else i)
-    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=0.5, on_error="skip")
+    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=2.0, on_error="skip")
     assert sorted(int(x) for b in loader for x in b) == [i for i in range(16) if i != ODD]
     (bad,) = loader.quarantined
-    assert bad.reason == "Hung: the item took longer than sample_timeout (0.5 s)"
+    assert bad.reason == "Hung: the item took longer than sample_timeout (2 s)"
     assert "in stuck" in bad.traceback
 
 
