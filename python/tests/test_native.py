@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
-import math
 import sys
 import types
 from pathlib import Path
