@@ -458,12 +458,8 @@ def test_a_timer_serves_many_tasks(monkeypatch):
     clock.rest()
     assert timers[2:] == [10.0, 0]
     assert kills == [20.0, 20.0, 0], "the kernel's timer ends with the tasks"
-    clock._runs()
-    clock.start(10.0)
-    clock._runs()
-    clock.stop()
-    clock._runs()
-    clock.start(0.0)
+    for act in (clock._runs, lambda: clock.start(10.0), clock._runs, clock.stop, clock._runs, lambda: clock.start(0.0)):
+        act()
     assert kills[3:] == [0, 20.0, 20.0, 0, 0], "and is for tasks with a limit alone"
 
 
