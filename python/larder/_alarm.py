@@ -2,7 +2,8 @@
 
 The words lie in memory that the daemon reads when the process ends (WORDS in docs/protocol.md). An item that hangs in
 Python code is interrupted and needs none. One that hangs in C code is seen by another thread; if that cannot run, the
-stack is there all the same, because the handler of the timer's signal, which is C code, has written it.
+stack is there all the same, because the handler of the timer's signal, which is C code, has written it. The kernel then
+ends the process, whose place in its crew would be lost else.
 """
 
 from __future__ import annotations
@@ -29,6 +30,29 @@ _SEALS, _ADD_SEALS = 1 | 2 | 4, 1033  # no more seals, no shrinking, no growing
 
 class Hung(TimeoutError):
     """An item took longer than ``sample_timeout``."""
+
+
+def _kernel_timer() -> Callable[[float], None]:
+    """What has the kernel end this process after so many seconds, unless it is called again until then; 0 = never."""
+    try:
+        import ctypes
+
+        libc = ctypes.PyDLL(None)
+        if not hasattr(libc, "timer_create"):  # glibc before 2.34
+            libc = ctypes.PyDLL("librt.so.1")
+        event = (ctypes.c_int * 16)()  # struct sigevent: a value, the signal, and SIGEV_SIGNAL, which is 0
+        event[2] = signal.SIGVTALRM  # which nobody handles
+        timer = ctypes.c_void_p()
+        if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
+            return _nothing_after
+        spec = ctypes.c_long * 4
+    except (ImportError, OSError, AttributeError):
+        return _nothing_after
+
+    def after(seconds: float) -> None:
+        libc.timer_settime(timer, 0, spec(0, 0, int(seconds), int(seconds % 1 * 1e9)), None)
+
+    return after
 
 
 class Words:
@@ -65,8 +89,10 @@ class Alarm(Clock):
         self.late: Callable[[], None] = _nothing  # called from time to time while one task takes long
         self._memory = self._least = 0  # bytes by which the process may grow, and what it began with; 0 = any
         self._grace = 0.0  # of the task, beyond which its process ends
+        self._kill_after = _kernel_timer()
         self._works = threading.Event()  # it did a moment ago
         self._seconds = self._began = self._set = 0.0  # set = when the timer was set; 0 = it is not
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, self._ring)
         faulthandler.register(signal.SIGALRM, file=self.words.fd, all_threads=False, chain=True)
         threading.Thread(target=self._watch, name="larder-watch", daemon=True).start()
@@ -81,12 +107,14 @@ class Alarm(Clock):
         if not self._works.is_set():
             self._works.set()
         if seconds <= 0:
+            self._kill_after(0)
             return
         self._grace = 1.25 * seconds + 0.5
         self.deadline = now + self._grace
         if not self._set or seconds != self._seconds or now - self._set > seconds / 2:
             self._set, self._seconds = now, seconds
             signal.setitimer(signal.ITIMER_REAL, seconds)
+            self._kill_after(1.5 * seconds + 5)
 
     def tick(self) -> None:
         """The next of several tasks begins that follow each other."""
@@ -106,6 +134,7 @@ class Alarm(Clock):
         if self._set:
             self._set = 0.0
             signal.setitimer(signal.ITIMER_REAL, 0)
+        self._kill_after(0)
 
     def _ring(self, *_: object) -> None:
         self._set = 0.0
@@ -135,6 +164,7 @@ class Alarm(Clock):
                 if now - looked < 0.25:
                     continue
                 looked = now
+            self._runs()
             if self.deadline and time.monotonic() > self.deadline:
                 self._end(f"the item did not stop after sample_timeout ({self._seconds:g} s)")
             if os.getppid() != above or (parent is not None and not parent.is_alive()):
@@ -144,6 +174,13 @@ class Alarm(Clock):
                 self._end(
                     f"the process grew by {_units.size(grown)}, and worker_memory is {_units.size(self._memory)}"
                 )
+
+    def _runs(self) -> None:
+        """Python code runs, so the kernel's timer starts anew: it is for tasks in which none can."""
+        was = -1.0
+        while (after := 1.5 * self._seconds + 5 if self.deadline else 0.0) != was:  # a task may begin or end meanwhile
+            self._kill_after(after)
+            was = after
 
     def _end(self, why: str) -> None:
         """Ends the process, and says where its main thread was."""
@@ -176,4 +213,8 @@ def resident() -> int:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _nothing_after(seconds: float) -> None:
     pass

@@ -24,6 +24,10 @@ from .errors import Error, InvalidError, UnavailableError, WorkerWarning
 _PATIENCE = 5.0  # seconds in which workers leave in order
 _SKIP = 3  # items that may end the processes that look at them
 _RESTARTS = 8  # workers that may die one after the other without a batch, and for each worker 2 more
+_KILLED = {  # what a signal says
+    signal.SIGKILL: "; the kernel kills processes when memory is short",
+    signal.SIGVTALRM: "; C code in its item let no Python code run for longer than sample_timeout",
+}
 
 _shutdown: Callable[..., Any] | None
 try:
@@ -115,8 +119,7 @@ class Member:
         code = self.process.exitcode
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-            killed = "; the kernel kills processes when memory is short" if -code == signal.SIGKILL else ""
-            return f"killed by {name}{killed}"
+            return f"killed by {name}{_KILLED.get(-code, '')}"
         return f"exit code {code}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _foreign, ops
+from .errors import InvalidError
 
 _FORMATS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
@@ -138,6 +139,8 @@ def _flat(t: Any) -> Iterator[tuple[Any, bool]]:
     module = sys.modules.get("torchvision.transforms" + ".v2" * v2)
     if module is None or type(t) is not getattr(module, name, None):
         raise NotNative(f"{type(t).__module__}.{name} is none of torchvision.transforms")
+    if getattr(t, "_forward_hooks", None) or getattr(t, "_forward_pre_hooks", None):
+        raise NotNative(f"{name} has hooks")
     if name == "Compose":
         for x in t.transforms:
             yield from _flat(x)
@@ -155,15 +158,16 @@ def _op(t: Any, name: str, v2: bool) -> ops.Op:
     others = sorted(n for n in vars(t) if not n.startswith("_") and n not in known and n not in _PASSED)
     if others:
         raise NotNative(f"{name} has {others[0]}, which larder does not know")
-    if getattr(t, "_forward_hooks", None) or getattr(t, "_forward_pre_hooks", None):
-        raise NotNative(f"{name} has hooks")
     for a in known:
         if hasattr(t, a):
             _require(name, a, getattr(t, a))
     if name == "AutoAugment" and t.policies != type(t)(t.policy).policies:
         raise NotNative("AutoAugment has policies of its own")
-    message = _foreign.op(t, ())
-    made: ops.Op = getattr(ops, message.get("name", name))(**message.get("args", {}))
+    try:
+        message = _foreign.op(t, ())
+        made: ops.Op = getattr(ops, message.get("name", name))(**message.get("args", {}))
+    except InvalidError as e:  # a value that torchvision takes, such as a mean of NaN
+        raise NotNative(e.message) from None
     return made
 
 

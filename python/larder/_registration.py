@@ -27,6 +27,7 @@ from .errors import (
 
 _PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
 _LOOK = 5.0  # seconds a registration waits before it says how far the index of its dataset is
+_STATUS = 1.0  # seconds that it waits for what it says then
 _warned: set[tuple[str, str]] = set()  # datasets and notes that this process was warned of
 
 
@@ -84,11 +85,12 @@ def _tell_index(s: Session) -> None:
     """Prints how far the indexes are that the daemon makes, for one of them is what a registration waits for."""
     body: Empty = {}
     try:
-        status = s.call(_messages.STATUS, body, time.monotonic() + 1.0)
+        status = s.call(_messages.STATUS, body, time.monotonic() + _STATUS)
     except Error:  # an old daemon, or a busy one: the wait goes on, and its own error counts
         return
     for x in status.get("indexing") or ():
-        print(f"larder: waiting for the index of {x.get('uri', '')}: {_how_far(x)}", file=sys.stderr, flush=True)
+        uri = "".join(c if c.isprintable() else "\ufffd" for c in x.get("uri", ""))  # it may be another user's
+        print(f"larder: waiting for the index of {uri}: {_how_far(x)}", file=sys.stderr, flush=True)
 
 
 def _how_far(x: IndexingMessage) -> str:

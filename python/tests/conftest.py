@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -220,3 +221,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield w
     for d in w.live:
         d.stop()
+
+
+@pytest.fixture
+def steady(monkeypatch):
+    """A clock that runs by a microsecond each time it is read, for what is decided by how long items take."""
+    readings = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(readings) * 1e-6)

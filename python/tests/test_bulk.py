@@ -124,7 +124,7 @@ def test_random_transforms_have_their_own_state():
     assert made(maker, run_of(100, last=2)) == one_by_one(maker, run_of(100, last=2))
 
 
-def test_a_getitems_is_asked_for_many_and_marked_as_several():
+def test_a_getitems_is_asked_for_many_and_marked_as_several(steady):
     dataset = Several(lambda i: i * 3)
     dataset.calls, begun = [], []
     assert made(maker_of(dataset), run_of(300), begun) == [i * 3 for i in range(300)]
@@ -132,7 +132,7 @@ def test_a_getitems_is_asked_for_many_and_marked_as_several():
     assert begun.count(0) == len(dataset.calls)  # several tasks at once: none of them can be blamed
 
 
-def test_tiny_items_are_made_in_groups(monkeypatch):
+def test_tiny_items_are_made_in_groups(steady, monkeypatch):
     monkeypatch.setattr(_bulk, "_TINY", 1e9)
     monkeypatch.setattr(_bulk, "_QUICK", 1e9)
     begun: list[int] = []
@@ -197,7 +197,7 @@ def short(indices):
 
 
 @pytest.mark.parametrize("several", [fails, short])
-def test_a_getitems_that_fails_leaves_the_items_to_name_the_bad_one(several):
+def test_a_getitems_that_fails_leaves_the_items_to_name_the_bad_one(steady, several):
     def make(i):
         if i == 70:
             raise ValueError("seventy")

@@ -72,6 +72,10 @@ class Web:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
 
 def test_a_wait_for_an_index_says_how_far_it_is(private, tmp_path, monkeypatch, capfd):
     files = tars(tmp_path / "images")
@@ -95,6 +99,7 @@ def test_a_wait_for_an_index_says_how_far_it_is(private, tmp_path, monkeypatch, 
         web.let.set()
 
     monkeypatch.setattr(_registration, "_LOOK", 0.0)
+    monkeypatch.setattr(_registration, "_STATUS", PATIENCE)
     monkeypatch.setattr(_registration, "_tell_index", told)
     with larder.Loader(
         uri,
@@ -105,8 +110,7 @@ def test_a_wait_for_an_index_says_how_far_it_is(private, tmp_path, monkeypatch, 
         timeout=PATIENCE,
     ) as loader:
         got = [i for *_, index in loader for i in index.tolist()]
-    web.server.shutdown()
-    web.server.server_close()
+    web.close()
     assert sorted(got) == list(range(SHARDS * EACH))
     far, shown = seen
     size, rest = sum(map(len, files.values())), len(files[last])
@@ -121,3 +125,13 @@ def test_a_wait_for_an_index_says_how_far_it_is(private, tmp_path, monkeypatch, 
         f"{100 * (size - rest) // size} % of {size >> 20} MiB (`larder status` shows it)"
     ]
     assert not json.loads(daemon.cli("status", "-o", "json").stdout).get("indexing")
+
+
+def test_a_wait_for_an_index_prints_no_control_characters(capfd):
+    class Daemon:
+        def call(self, method, body, deadline):
+            return {"indexing": [{"uri": "imagefolder:/tmp/\x1b]0;x\x07\n\u202eé", "samples": "3"}]}
+
+    _registration._tell_index(Daemon())
+    shown = "imagefolder:/tmp/\ufffd]0;x\ufffd\ufffd\ufffdé: 3 samples (`larder status` shows it)"
+    assert capfd.readouterr().err == f"larder: waiting for the index of {shown}\n"

@@ -214,7 +214,7 @@ def test_a_step_that_hangs_is_left_out(tars, real):
             time.sleep(0.01)
         return {**item, "done": 1}
 
-    loader = real(tars, num_workers=2, transform=[hanging], sample_timeout=1.0, on_error="skip", ragged="list", **ARGS)
+    loader = real(tars, num_workers=2, transform=[hanging], sample_timeout=3.0, on_error="skip", ragged="list", **ARGS)
     ids = [i for _, ids in loader for i in ids.tolist()]
     assert sorted(ids) == [i for i in range(N) if i != 7]
 

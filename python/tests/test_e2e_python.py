@@ -410,7 +410,7 @@ def test_an_item_that_hangs_or_kills_costs_itself(real, fault):
 
     # Item 4 is none of those that are looked at first.
     dataset = Items(16, make)
-    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=0.5, on_error="skip")
+    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=3.0, on_error="skip")
     assert np.concatenate([b.copy() for b in loader]).tolist() == [i for i in range(16) if i != 4]
     (bad,) = loader.quarantined
     assert bad.id == 4 and bad.reason

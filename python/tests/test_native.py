@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -111,6 +112,7 @@ def hooked():
             lambda: T.Compose([T.PILToTensor(), T.ConvertImageDtype(torch.float16)]),
             r"ConvertImageDtype has dtype=torch\.float16",
         ),
+        (lambda: T.Compose([T.ToTensor(), T.Normalize([math.nan], [1])]), "nan is not a finite number"),
     ],
 )
 def test_what_would_give_other_bits_is_refused_in_words(step, why):
@@ -169,6 +171,7 @@ def test_objects_of_v2(v2):
         ("Resize", {"size": [9, 9], "interpolation": "nearest-exact"}, "Resize has interpolation='nearest-exact'"),
         ("ElasticTransform", {}, "ElasticTransform has no counterpart"),
         ("MixUp", {"alpha": 1.0, "num_classes": 3}, "MixUp has no counterpart"),
+        ("Compose", {"transforms": [], "_forward_hooks": {0: print}}, "Compose has hooks"),
     ],
 )
 def test_objects_of_v2_that_would_give_other_bits(v2, name, attributes, why):

@@ -433,7 +433,9 @@ def test_a_timer_serves_many_tasks(monkeypatch):
     now, timers = [100.0], []
     monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
+    kills = []
     clock = _worker.Alarm.__new__(_worker.Alarm)
+    clock._kill_after = kills.append
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0
     clock.words = _alarm.Words()
     clock._works = threading.Event()
@@ -455,6 +457,10 @@ def test_a_timer_serves_many_tasks(monkeypatch):
     clock.stop()
     clock.rest()
     assert timers[2:] == [10.0, 0]
+    assert kills == [20.0, 20.0, 0], "the kernel's timer ends with the tasks"
+    for act in (clock._runs, lambda: clock.start(10.0), clock._runs, clock.stop, clock._runs, lambda: clock.start(0.0)):
+        act()
+    assert kills[3:] == [0, 20.0, 20.0, 0, 0], "and is for tasks with a limit alone"
 
 
 def test_a_worker_finds_the_next_daemon(boss, crews, tmp_path):
