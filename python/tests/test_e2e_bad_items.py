@@ -11,26 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from function_items import Items
 from real import PATIENCE
 
 import larder
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::larder.{w}") for w in ("NotSharedWarning", "WorkerWarning")]
-
-
-class Items:
-    """A dataset of a function."""
-
-    def __init__(self, n, make):
-        self.n, self.make = n, make
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        if not 0 <= i < self.n:
-            raise IndexError(i)
-        return self.make(i)
 
 
 def test_items_unlike_others_are_bad_samples_with_both_types(real):

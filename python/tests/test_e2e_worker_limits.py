@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+from function_items import Items
 from real import PATIENCE, Daemon
 
 import larder
@@ -20,21 +21,6 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore::larder.{w}") for w in ("NotSh
     pytest.mark.filterwarnings("ignore::larder.KeptBatchesWarning")
 ]
 ODD = 4  # none of the items that are looked at first
-
-
-class Items:
-    """A dataset of a function."""
-
-    def __init__(self, n, make):
-        self.n, self.make = n, make
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        if not 0 <= i < self.n:
-            raise IndexError(i)
-        return self.make(i)
 
 
 @pytest.fixture

@@ -192,8 +192,9 @@ func (c *Crew) wasRead(f fit, probe bool) {
 	c.wake.Signal()
 }
 
-// reread has a task wait for room again whose item was read.
-func (c *Crew) reread(t *task) {
+// requeue has a task wait for room again: one whose item was read, or of the next stage. What nobody waits for any more
+// is answered.
+func (c *Crew) requeue(t *task) {
 	c.mu.Lock()
 	switch {
 	case c.mu.stopped:

@@ -48,25 +48,13 @@ func (c *Crew) dropBlob(t *task) {
 }
 
 // onward begins the stage behind the one that is done, as a task of its own: an inline worker from which the old one
-// was taken back may answer that too late. What nobody waits for any more is answered.
+// was taken back may answer that too late.
 func (c *Crew) onward(old *task) {
 	next := *old
 	t := &next
 	t.first, t.tries = old.last, 0
 	t.last, t.runs = t.job.Made.Next(t.first, t.end)
-	c.mu.Lock()
-	switch {
-	case c.mu.stopped:
-		c.mu.Unlock()
-		t.release()
-		return
-	case c.unwanted(t):
-		c.mu.dropped = append(c.mu.dropped, t)
-	default:
-		c.mu.added = append(c.mu.added, t)
-	}
-	c.mu.Unlock()
-	c.wake.Signal()
+	c.requeue(t)
 }
 
 // native has the daemon's workers run the ops of a stage.
@@ -106,7 +94,7 @@ func (c *Crew) nativeDone(t *task, out []byte) {
 			return
 		}
 		if errors.Is(err, errNoRoom) {
-			c.reread(t)
+			c.requeue(t)
 			return
 		}
 	} else if kept, err = c.put(t, found{whole: out}); err == nil {
