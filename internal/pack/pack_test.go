@@ -449,7 +449,8 @@ func TestTargets(t *testing.T) {
 		"wds:s3://user:secret@bucket/x": "holds a user name",
 		"wds:/x/a-{0..3}.tar":           "no uri could name", "wds:/a.tar": "it names files",
 		"mds:/x/a?b": "no uri could name", "wds:s3://bucket/a?b": "has a ?",
-		"wds:az://bucket/a?sv=1&sig=abcdef": "holds a signature", "wds:s3://bucket/a?X-Amz-Signature=abcdef": "holds a signature",
+		"wds:az://bucket/a?sv=1&sig=abcdef":        "holds a signature",
+		"wds:s3://bucket/a?X-Amz-Signature=abcdef": "holds a signature",
 		"wds:/a::/b": "it names files", "wds:~/x": "names no folder",
 	} {
 		if _, err := ParseTarget(text); err == nil || !strings.Contains(err.Error(), words) {
