@@ -284,17 +284,30 @@ def attempt(failed: dict[str, str], name: str, do: Callable[[], Any]) -> Any:
         return None
 
 
+def before(path: pathlib.Path, about: dict[str, Any]) -> Runs:
+    """The runs that an earlier call left, for --more: they must be of this commit and this machine."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    for key in ("commit", "processor", "peers"):
+        if found["machine"][key] != about[key]:
+            raise SystemExit(f"peers: cannot add to {path}: its {key} is {found['machine'][key]}, not {about[key]}; "
+                             "run without --more")
+    return found["runs"]
+
+
 def measure(todo: list[tuple[System, str, int]], args: argparse.Namespace, data: str, whole: int,
-            failed: dict[str, str]) -> tuple[Runs, dict[str, float]]:
-    """Rounds until the minutes are over; returns the runs, and what conversions took. What fails once is left out."""
-    runs: Runs = {}
+            failed: dict[str, str], runs: Runs) -> tuple[Runs, dict[str, float]]:
+    """Rounds until the minutes are over, beside the runs given; returns all runs, and what conversions took. What fails
+    once is left out."""
+    earlier = max(map(len, runs.values()), default=0)
     seconds: dict[str, float] = {}
     spec = {"data": data, "batch": BATCH, "crop": CROP, "whole": whole, "probe": ""}
     sources = {s.name: attempt(failed, s.name, lambda s=s: converted(s, data, seconds)) or "" for s, _, _ in todo}
     begun, longest, done = time.monotonic(), 0.0, 0
     while done < 1 or time.monotonic() - begun + longest < 60 * args.minutes:
         start = time.monotonic()
-        for s, case, jobs in todo if done % 2 == 0 else reversed(todo):
+        for s, case, jobs in todo if (earlier + done) % 2 == 0 else reversed(todo):
             name = label(s.name, case, jobs)
             if name in failed or s.name in failed:
                 continue
@@ -341,6 +354,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=1216, help="a multiple of 64: tf.data service has no short batch")
     parser.add_argument("--only", action="append", default=[], metavar="WORD",
                         help="run only what has this in its label; may be given again")
+    parser.add_argument("--more", action="store_true",
+                        help="add to the rounds that out/bench/peers.json has, of the same commit and machine")
     parser.add_argument("--probe", action="store_true", help="find out what is the same work; no figures")
     parser.add_argument("--if-built", action="store_true", help="do nothing but say so when no environment is there")
     parser.add_argument("--write", action="store_true", help="rewrite the tables of docs/measurements/peers.md")
@@ -374,10 +389,10 @@ def main() -> None:
     data = photographs(args.images)
     about = machine()
     pins = {e.name: peers_env.versions(e.pins.read_text()) for e in peers_env.ENVIRONMENTS.values()}
-    runs, seconds = measure(todo, args, data, decoded_bytes(data), missing)
+    out = out_dir() / "peers.json"
+    runs, seconds = measure(todo, args, data, decoded_bytes(data), missing, before(out, about) if args.more else {})
     result = result_of(runs, systems, args, {"machine": about, "absent": missing, "versions": pins,
                                              "converted_seconds": seconds})
-    out = out_dir() / "peers.json"
     out.write_text(json.dumps(result, indent=1))
     lines = lines_of(result)
     print("\n" + "\n".join(lines) + f"\nraw figures: {out}")

@@ -235,3 +235,15 @@ def shown(result: str, tmp_path: pathlib.Path) -> None:
     page = tmp_path / "report.html"
     subprocess.run([binary, "bench", "report", str(tmp_path / "results"), "--out", str(page)], check=True)
     assert "larder beside its peers" in page.read_text()
+
+
+def test_rounds_are_added_to_those_of_the_same_commit_only(tmp_path: pathlib.Path) -> None:
+    about = {"commit": "abc", "processor": "p", "peers": "torch 1"}
+    path = tmp_path / "peers.json"
+    assert peers.before(path, about) == {}
+    runs = {"1 job, larder, all fits": [{"first": 10.0}]}
+    path.write_text(json.dumps({"machine": about | {"date": "any"}, "runs": runs}))
+    assert peers.before(path, about) == runs
+    for key in about:
+        with pytest.raises(SystemExit, match=f"its {key} is {about[key]}, not other; run without --more"):
+            peers.before(path, about | {key: "other"})

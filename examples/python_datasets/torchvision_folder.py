@@ -49,7 +49,7 @@ def train(job: int, epochs: int, folder: Path) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            count, total = count + len(labels), total + float(loss) * len(labels)
+            count, total = count + len(labels), total + loss.item() * len(labels)
         print(f"job {job}, epoch {epoch}: {count} samples, loss {total / count:.3f}", flush=True)
 
 

@@ -249,6 +249,9 @@ def test_a_subset_that_repeats_or_is_another_class_is_a_dataset_of_its_own(torch
         def __getitem__(self, i):
             return 2 * super().__getitem__(i)
 
+        def __getitems__(self, indices):  # newer versions of PyTorch refuse the class without it
+            return [self[i] for i in indices]
+
     for d in (data.Subset(Squares(5), [1, 1, 2]), Doubled(Squares(5), [1, 2])):
         part = _dataset.understand(d)
         assert part.base is d and part.indices is None and part.length == len(d)
