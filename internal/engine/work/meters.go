@@ -42,7 +42,7 @@ type RecipeKey struct {
 
 // costs are seconds of a core for a sample.
 type costs struct {
-	decode, augment, finish, inPlace fading
+	decode, augment, finish, inPlace effort
 	direct                           int // samples that were decoded in place
 }
 
@@ -72,7 +72,46 @@ func (f *fading) fade(enough float64) {
 const (
 	minSeen = 16 // samples without which nothing counts as measured
 	enough  = 4  // seconds of work after which the past fades
+	outlier = 16 // times the usual cost of a sample that one sample may count for
 )
+
+// effort is what samples cost. The clock also counts what other processes and the host took of a core in between, and
+// one such gap of some milliseconds outweighs a hundred samples. So no sample counts for more than outlier times what
+// is usual: the median of the first ones, then the mean. Where costs grow the mean follows, for each sample raises it.
+type effort struct {
+	fading
+	first [minSeen]amount
+}
+
+// amount is so many samples of so many seconds each.
+type amount struct{ n, each float64 }
+
+func (e *effort) add(n, seconds float64) {
+	a := amount{n, seconds / n}
+	if e.seen < minSeen {
+		e.first[e.seen] = a
+	} else if usual := e.seconds / e.n; usual > 0 {
+		a.each = min(a.each, outlier*usual)
+	}
+	e.fading.add(n, n*a.each)
+	if e.seen == minSeen {
+		e.settle()
+	}
+}
+
+// settle looks at the first samples again, when there are enough of them to say what is usual.
+func (e *effort) settle() {
+	sorted := e.first
+	slices.SortFunc(sorted[:], func(a, b amount) int { return cmp.Compare(a.each, b.each) })
+	limit := outlier * sorted[minSeen/2].each
+	if limit <= 0 {
+		return
+	}
+	e.seconds = 0
+	for _, a := range e.first {
+		e.seconds += a.n * min(a.each, limit)
+	}
+}
 
 // NewMeters returns Meters of a machine whose workers can use so many cores.
 func NewMeters(workers, cores int) *Meters {
@@ -261,7 +300,7 @@ func (m *Meters) Rates() coordinator.Rates {
 		out.Storage = r.n / r.seconds
 		r.fade(enough)
 	}
-	rate := func(f *fading) float64 {
+	rate := func(f *effort) float64 {
 		if f.seen < minSeen || f.seconds <= 0 {
 			return 0
 		}
@@ -290,9 +329,15 @@ func (m *Meters) Forget(used func(RecipeKey) bool) {
 	}
 }
 
-const copied = 8 << 20 // bytes; larger than what a core has of most caches
+const (
+	copied    = 8 << 20 // bytes; larger than what a core has of most caches
+	copies    = 8       // at least
+	copyFor   = 10 * time.Millisecond
+	copyCalls = 64 // at most
+)
 
-// MeasureMemory copies memory for 10 ms in one core, and counts that for all cores that workers use.
+// MeasureMemory copies memory for 10 ms in one core, and counts the fastest copy for all cores that workers use: the
+// others may hold what other processes and the host took of the core. It runs once, so what it finds stays.
 func (m *Meters) MeasureMemory() {
 	b, err := unix.Mmap(-1, 0, 2*copied, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_POPULATE)
 	if err != nil {
@@ -302,13 +347,18 @@ func (m *Meters) MeasureMemory() {
 	from, to := b[:copied], b[copied:]
 	from[0] = 1
 	copy(to, from)
-	begun, n := time.Now(), 0
-	for time.Since(begun) < 10*time.Millisecond {
+	var best time.Duration
+	for begun, n := time.Now(), 0; n < copies || n < copyCalls && time.Since(begun) < copyFor; n++ {
+		at := time.Now()
 		copy(to, from)
-		n++
+		if took := time.Since(at); best == 0 || took < best {
+			best = took
+		}
 	}
-	rate := float64(n) * copied / time.Since(begun).Seconds() * float64(m.cores)
+	if best <= 0 {
+		return
+	}
 	m.mu.Lock()
-	m.mu.cache = rate
+	m.mu.cache = copied / best.Seconds() * float64(m.cores)
 	m.mu.Unlock()
 }

@@ -100,6 +100,49 @@ func pastFades(t *testing.T, m *Meters, key RecipeKey, one func(s Step, d, wait 
 	}
 }
 
+// TestGapsOfTheClockAreNoWork: a worker that the system stops for 400 ms while it works on a sample of 0.4 ms moves the
+// mean by little, wherever that sample comes; costs that really grow are followed.
+func TestGapsOfTheClockAreNoWork(t *testing.T) {
+	for at := range 2 * minSeen {
+		var e effort
+		for i := range 4 * minSeen {
+			took := 0.4e-3
+			if i == at {
+				took = 400e-3
+			}
+			e.add(1, took)
+		}
+		// The gap counts for outlier times the usual cost at most: 15 samples more among 64.
+		if mean := e.seconds / e.n; mean < 0.4e-3 || mean > 0.4e-3*(1+float64(outlier)/(4*minSeen)) {
+			t.Errorf("a gap at sample %d: %.3f ms a sample", at, 1e3*mean)
+		}
+		for range 40 * minSeen {
+			e.add(1, 400e-3)
+		}
+		if mean := e.seconds / e.n; mean < 0.3 {
+			t.Errorf("samples of 400 ms are measured as %.3f ms", 1e3*mean)
+		}
+	}
+	var e effort // one of ten is a hundred times as large: all of them count
+	for i := range 100 * minSeen {
+		if i%10 == 9 {
+			e.add(1, 40e-3)
+		} else {
+			e.add(1, 0.4e-3)
+		}
+	}
+	if mean := e.seconds / e.n; mean < 4e-3 {
+		t.Errorf("a mean of 4.36 ms is measured as %.3f ms", 1e3*mean)
+	}
+	e = effort{} // groups of samples, and a clock that stands still
+	for range 2 * minSeen {
+		e.add(8, 0)
+	}
+	if e.add(8, 8e-3); e.seconds != 8e-3 || e.n != 8*(2*minSeen+1) {
+		t.Errorf("%g s for %g samples", e.seconds, e.n)
+	}
+}
+
 // TestWhatIsDoneInPlaceIsMeasuredNowAndThen: one in so many, and the first ones until their costs are known.
 func TestWhatIsDoneInPlaceIsMeasuredNowAndThen(t *testing.T) {
 	m, key := NewMeters(2, 2), RecipeKey{1, 2, 3}
