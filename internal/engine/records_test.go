@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -350,8 +351,12 @@ func TestSharedInstancesAreMadeOnce(t *testing.T) {
 	b.detach()
 }
 
-// The worker of examples/worker, a process of its own, serves a job.
+// The worker of examples/worker, a process of its own, serves a job. docs/protocol.md says how short it is.
 func TestExampleWorker(t *testing.T) {
+	text, err := os.ReadFile("../../examples/worker/main.go")
+	if lines := bytes.Count(text, []byte("\n")); err != nil || lines > 100 {
+		t.Errorf("it has %d lines, error %v", lines, err)
+	}
 	bin := filepath.Join(t.TempDir(), "worker")
 	if out, err := exec.Command("go", "build", "-o", bin, "larder/examples/worker").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -29,6 +29,7 @@ typedef struct {
 	int32_t affine;          /* normalise by arithmetic (mean, std, inverse std a channel) instead of lut */
 	int32_t level;           /* LARDER_BASE... */
 	int32_t stream;          /* floats go past the caches, where the place allows it */
+	float correction;        /* 1/255: values are divided by 255; 0: they are multiplied by 1/255 */
 	float mean[3], std[3], inv[3];
 } larder_geo;
 

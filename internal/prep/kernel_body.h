@@ -206,11 +206,12 @@ TARGET static void FN(expand)(const uint8_t *in, uint8_t *out, int w, int mirror
 
 #if LEVEL_N == 4
 /* ((v / 255) - mean) / std in float32, each rounded: the quotients by a product with the inverse, and one correction by
-   the exact remainder. The caller has tried all 256 values against real divisions. */
+   the exact remainder. A correction of 0 leaves the product v * (1/255) as it is. The caller has tried all 256 values
+   against real divisions. */
 TARGET static inline __m512 FN(normal)(__m512i v, const larder_geo *g, int c) {
 	const __m512 by255 = _mm512_set1_ps(1.0f / 255.0f);
 	__m512 x = _mm512_cvtepi32_ps(v), q = _mm512_mul_ps(x, by255);
-	q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, _mm512_set1_ps(255.0f), x), by255, q);
+	q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, _mm512_set1_ps(255.0f), x), _mm512_set1_ps(g->correction), q);
 	__m512 d = _mm512_sub_ps(q, _mm512_set1_ps(g->mean[c])), inv = _mm512_set1_ps(g->inv[c]);
 	q = _mm512_mul_ps(d, inv);
 	return _mm512_fmadd_ps(_mm512_fnmadd_ps(q, _mm512_set1_ps(g->std[c]), d), inv, q);
@@ -219,7 +220,7 @@ TARGET static inline __m512 FN(normal)(__m512i v, const larder_geo *g, int c) {
 TARGET static inline __m256 FN(normal)(__m256i v, const larder_geo *g, int c) {
 	const __m256 by255 = _mm256_set1_ps(1.0f / 255.0f);
 	__m256 x = _mm256_cvtepi32_ps(v), q = _mm256_mul_ps(x, by255);
-	q = _mm256_fmadd_ps(_mm256_fnmadd_ps(q, _mm256_set1_ps(255.0f), x), by255, q);
+	q = _mm256_fmadd_ps(_mm256_fnmadd_ps(q, _mm256_set1_ps(255.0f), x), _mm256_set1_ps(g->correction), q);
 	__m256 d = _mm256_sub_ps(q, _mm256_set1_ps(g->mean[c])), inv = _mm256_set1_ps(g->inv[c]);
 	q = _mm256_mul_ps(d, inv);
 	return _mm256_fmadd_ps(_mm256_fnmadd_ps(q, _mm256_set1_ps(g->std[c]), d), inv, q);

@@ -152,6 +152,9 @@ func (r *Recipe) outputC(g *C.larder_geo) *C.float {
 		for c := range 3 {
 			g.mean[c], g.std[c], g.inv[c] = C.float(r.affine.mean[c]), C.float(r.affine.std[c]), C.float(1/r.affine.std[c])
 		}
+		if !r.affine.product {
+			g.correction = 1.0 / 255
+		}
 	}
 	return (*C.float)(unsafe.Pointer(&r.lut[0][0]))
 }
@@ -202,8 +205,9 @@ func (w *Worker) colorC(steps []step, pix []byte) bool {
 }
 
 // tryAffine decides whether this processor may normalise by arithmetic: only if every value comes out as in the table.
-func (r *Recipe) tryAffine(mean, std [3]float32) {
-	r.affine = affine{ok: true, mean: mean, std: std}
+func (r *Recipe) tryAffine(by affine) {
+	by.ok = true
+	r.affine = by
 	var pix [256 * 3]byte
 	for v := range 256 {
 		pix[3*v], pix[3*v+1], pix[3*v+2] = byte(v), byte(v), byte(v)

@@ -21,4 +21,4 @@ func (w *Worker) colorC([]step, []byte) bool                 { return false }
 func (w *Worker) affineC(*step, Image, []byte) bool          { return false }
 func (w *Worker) blurC(*step, []float32, Image, []byte) bool { return false }
 func (w *Worker) sharpenC(*step, Image, []byte) bool         { return false }
-func (r *Recipe) tryAffine(_, _ [3]float32)                  {}
+func (r *Recipe) tryAffine(affine)                           {}

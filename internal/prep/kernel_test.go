@@ -47,7 +47,7 @@ func outputs(tb testing.TB, w, h int) []*Recipe {
 		parse(tb, size), parse(tb, size, cast("dtype", "uint8", "layout", "HWC")), parse(tb, size, imagenet),
 		parse(tb, size, cast("layout", "HWC"), imagenet), parse(tb, size, spec("Grayscale", "num_output_channels", 1.0)),
 		parse(tb, size, spec("Grayscale", "num_output_channels", 1.0), spec("ToTensor")), parse(tb, size, spec("ToTensor")),
-		parse(tb, size, imagenet, imagenet),
+		parse(tb, size, imagenet, imagenet), parse(tb, size, cast("by", "mul")), parse(tb, size, cast("by", "mul"), imagenet),
 	}
 }
 

@@ -81,6 +81,7 @@ type op struct {
 
 	dtype, layout string    // ToDtype
 	scaled        bool      // ToDtype: divide by 255
+	product       bool      // ToDtype: multiply by 1/255 instead
 	mean, std     []float32 // Normalize
 }
 
@@ -111,7 +112,7 @@ var opNames = []string{
 // floats. MixUp and CutMix end a recipe.
 //
 // Two defaults are not torchvision's: ToDtype scales (scale=true), and Grayscale gives three channels. A pair of casts
-// that goes back to uint8 must agree in scale.
+// that goes back to uint8 must agree in scale. ToDtype with by="mul" has the last bits of v2's.
 func ParseRecipe(ops []OpSpec) (*Recipe, error) { return parseRecipe(ops, &Recipe{}) }
 
 // parseRecipe fills in r.
@@ -220,18 +221,22 @@ func (p *parser) parse(a *args) (o op, tail bool) {
 		return op{kind: opGrayscale, spec: OpSpec{Name: "Grayscale"}, channels: int(n)}, false
 	case "totensor":
 		a.known()
-		p.cast(a, Float32, true, CHW, true)
+		p.cast(a, newToDtype(Float32, true, CHW), true)
 	case "toimage", "piltotensor":
 		a.known()
 		if len(p.tail) == 0 || p.tail[0].dtype == Uint8 {
-			p.cast(a, Uint8, false, CHW, true)
+			p.cast(a, newToDtype(Uint8, false, CHW), true)
 		}
 	case "todtype":
-		a.known("dtype", "scale", "layout")
+		a.known("dtype", "scale", "layout", "by")
 		dtype := a.word("dtype", Float32, []string{Float32, Uint8},
 			map[string]string{"torch.float32": Float32, "torch.float": Float32, "float": Float32, "torch.uint8": Uint8})
 		scaled := a.bool("scale", true)
-		p.cast(a, dtype, scaled, a.word("layout", CHW, []string{CHW, HWC}, nil), a.has("layout"))
+		o := newToDtype(dtype, scaled, a.word("layout", CHW, []string{CHW, HWC}, nil))
+		if a.word("by", byDivision, []string{byDivision, byProduct}, nil) == byProduct {
+			o = o.multiplied()
+		}
+		p.cast(a, o, a.has("layout"))
 	case "normalize":
 		p.normalize(a)
 	case "compose":
@@ -324,40 +329,64 @@ func newToDtype(dtype string, scaled bool, layout string) op {
 		spec: OpSpec{Name: "ToDtype", Args: map[string]any{"dtype": dtype, "scale": scaled, "layout": layout}}}
 }
 
+// How ToDtype scales: v / 255, as torchvision.transforms does, or v * (1 / 255), as torchvision.transforms.v2 does.
+const (
+	byDivision = "div"
+	byProduct  = "mul"
+)
+
+// multiplied is a ToDtype that scales by a product. The argument is named only where it counts: equal meaning gives
+// equal fingerprints.
+func (o op) multiplied() op {
+	if o.scaled && o.dtype == Float32 {
+		o.product = true
+		o.spec.Args["by"] = byProduct
+	}
+	return o
+}
+
+// with is a ToDtype of another layout.
+func (o op) with(layout string) op {
+	o.layout = layout
+	o.spec = cloneSpec(o.spec)
+	o.spec.Args["layout"] = layout
+	return o
+}
+
 // cast puts a cast in place. A recipe has one: casting back and forth with one scale is the identity and leaves the
 // last.
-func (p *parser) cast(a *args, dtype string, scaled bool, layout string, layoutSet bool) {
-	if dtype == Uint8 {
-		scaled = scaled && len(p.tail) > 0 && p.tail[0].scaled // uint8 to uint8 changes no value with scale or without
+func (p *parser) cast(a *args, o op, layoutSet bool) {
+	if o.dtype == Uint8 && (len(p.tail) == 0 || !p.tail[0].scaled) {
+		o = newToDtype(Uint8, false, o.layout) // uint8 to uint8 changes no value with scale or without
 	}
 	if layoutSet {
-		p.layout, p.layoutFrom = layout, a.name
+		p.layout, p.layoutFrom = o.layout, a.name
 	} else if p.layout != "" {
-		layout = p.layout
+		o = o.with(p.layout)
 	}
 	if len(p.tail) == 0 {
-		p.tail = append(p.tail, newToDtype(dtype, scaled, layout))
+		p.tail = append(p.tail, o)
 		return
 	}
 	last := &p.tail[len(p.tail)-1]
 	old := &p.tail[0]
 	switch {
-	case last.kind == opNormalize && dtype == Uint8:
+	case last.kind == opNormalize && o.dtype == Uint8:
 		a.fail("leave one of them out", "cannot bring normalised values back to uint8")
 		return
-	case last.kind == opRandomErasing && dtype == Uint8:
+	case last.kind == opRandomErasing && o.dtype == Uint8:
 		a.fail("put RandomErasing before ToTensor", "cannot bring what RandomErasing wrote as floats back to uint8")
 		return
-	case old.dtype == Float32 && dtype == Uint8:
-		if old.scaled != scaled {
+	case old.dtype == Float32 && o.dtype == Uint8:
+		if old.scaled != o.scaled {
 			a.fail("use the same scale in both", "goes back to uint8 with another scale than it left it")
 			return
 		}
-		scaled = false
+		o = newToDtype(Uint8, false, o.layout)
 	case old.dtype == Float32: // float32 to float32: torchvision changes nothing
-		scaled = old.scaled
+		o = old.with(o.layout)
 	}
-	*old = newToDtype(dtype, scaled, layout)
+	*old = o
 }
 
 func (p *parser) normalize(a *args) {

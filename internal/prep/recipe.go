@@ -64,10 +64,11 @@ type Recipe struct {
 	free     bool // of the image of a record: it may keep a size of its own whatever its type
 }
 
-// affine is ((v/255)-mean)/std a channel; ok when the arithmetic of the kernels gives the bits of the table.
+// affine is ((v/255)-mean)/std a channel, or ((v*(1/255))-mean)/std for a product; ok when the arithmetic of the
+// kernels gives the bits of the table.
 type affine struct {
-	ok        bool
-	mean, std [3]float32
+	ok, product bool
+	mean, std   [3]float32
 }
 
 // Ops returns the canonical form with every default filled in. The caller may change the result.
@@ -242,24 +243,21 @@ func (r *Recipe) finalizeOutput(layoutSet bool, layoutFrom string) error {
 }
 
 // buildLUT tabulates cast and normalisation per channel: all of them map one uint8 to one float32, so the table has
-// exactly the bits of torch's sequence div(255), sub_(mean), div_(std), each rounded to float32.
+// exactly the bits of torch's sequence div(255) or mul(1/255), sub_(mean), div_(std), each rounded to float32.
 func (r *Recipe) buildLUT() error {
 	if r.out.DType != Float32 {
 		return nil
 	}
 	lut := new([3][256]float32)
-	mean, std, normalised, scaled := [3]float32{}, [3]float32{1, 1, 1}, 0, false
+	by, normalised, scaled := affine{std: [3]float32{1, 1, 1}}, 0, false
 	for i := r.imageOps; i < len(r.ops); i++ {
 		o := &r.ops[i]
 		for c := range lut {
 			switch o.kind {
 			case opToDtype:
-				scaled = o.scaled
+				scaled, by.product = o.scaled, o.product
 				for v := range lut[c] {
-					lut[c][v] = float32(v)
-					if o.scaled {
-						lut[c][v] = float32(v) / 255
-					}
+					lut[c][v] = o.castOf(v)
 				}
 			case opNormalize:
 				if n := len(o.mean); n != 1 && n != r.channels {
@@ -269,10 +267,10 @@ func (r *Recipe) buildLUT() error {
 				if c == 0 {
 					normalised++
 				}
-				mean[c], std[c] = o.mean[c%len(o.mean)], o.std[c%len(o.std)]
+				by.mean[c], by.std[c] = o.mean[c%len(o.mean)], o.std[c%len(o.std)]
 				for v := range lut[c] {
-					d := float32(lut[c][v] - mean[c])
-					lut[c][v] = d / std[c]
+					d := float32(lut[c][v] - by.mean[c])
+					lut[c][v] = d / by.std[c]
 				}
 			default:
 			}
@@ -280,9 +278,21 @@ func (r *Recipe) buildLUT() error {
 	}
 	r.lut = lut
 	if scaled && normalised <= 1 && r.channels == 3 && r.out.Layout == CHW {
-		r.tryAffine(mean, std)
+		r.tryAffine(by)
 	}
 	return nil
+}
+
+// castOf is what a ToDtype to float32 makes of a value.
+func (o *op) castOf(v int) float32 {
+	const inverse float32 = 1.0 / 255
+	switch {
+	case o.product:
+		return float32(float32(v) * inverse) // rounded here, wherever it is inlined
+	case o.scaled:
+		return float32(v) / 255
+	}
+	return float32(v)
 }
 
 func cloneSpec(s OpSpec) OpSpec {

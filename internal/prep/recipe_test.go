@@ -156,6 +156,8 @@ func TestRecipeErrors(t *testing.T) {
 		{[]OpSpec{spec("PILToTensor")}, "leave PILToTensor out"},
 		{[]OpSpec{spec("Grayscale", "num_output_channels", 1.0)}, "one-channel output"},
 		{[]OpSpec{spec("ToDtype", "dtype", "float16")}, `dtype is "float16"`},
+		{[]OpSpec{spec("ToDtype", "by", "multiply")}, `by is "multiply"`},
+		{[]OpSpec{spec("ToDtype", "by", 255.0)}, "by is 255, not a word"},
 		{[]OpSpec{spec("Compose", "transforms", []any{})}, "plain list"},
 		{[]OpSpec{{Kind: "python", Name: "f"}}, "on datasets in Python alone"},
 		{[]OpSpec{{Kind: "wasm", Name: "f"}}, "does not exist"},

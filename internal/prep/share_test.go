@@ -58,7 +58,7 @@ var sharedOps = map[opKind][]OpSpec{
 	opMixUp:  {spec("MixUp", "num_classes", 10.0), spec("MixUp", "num_classes", 10.0, "alpha", 0.2)},
 	opCutMix: {spec("CutMix", "num_classes", 10.0), spec("CutMix", "num_classes", 7.0, "alpha", 0.2)},
 	opToDtype: {spec("ToDtype"), spec("ToTensor"), spec("ToDtype", "dtype", "uint8", "layout", "HWC"), spec("ToImage"),
-		spec("PILToTensor")},
+		spec("PILToTensor"), spec("ToDtype", "by", "mul")},
 	opNormalize: {imagenet, spec("Normalize", "mean", 0.5, "std", 0.25)},
 }
 

@@ -90,6 +90,7 @@ class Alarm(Clock):
         self._memory = self._least = 0  # bytes by which the process may grow, and what it began with; 0 = any
         self._grace = 0.0  # of the task, beyond which its process ends
         self._kill_after = _kernel_timer()
+        self._armed = False  # a task has set the kernel's timer since this process rested
         self._works = threading.Event()  # it did a moment ago
         self._seconds = self._began = self._set = 0.0  # set = when the timer was set; 0 = it is not
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
@@ -107,14 +108,15 @@ class Alarm(Clock):
         if not self._works.is_set():
             self._works.set()
         if seconds <= 0:
-            self._kill_after(0)
+            self._disarm()
             return
+        fresh, self._armed = not self._armed, True  # before the deadline, by which the other thread sets the timer too
         self._grace = 1.25 * seconds + 0.5
         self.deadline = now + self._grace
-        if not self._set or seconds != self._seconds or now - self._set > seconds / 2:
+        if fresh or not self._set or seconds != self._seconds or now - self._set > seconds / 2:
             self._set, self._seconds = now, seconds
             signal.setitimer(signal.ITIMER_REAL, seconds)
-            self._kill_after(1.5 * seconds + 5)
+            self._kill_after(self._mercy())
 
     def tick(self) -> None:
         """The next of several tasks begins that follow each other."""
@@ -134,7 +136,17 @@ class Alarm(Clock):
         if self._set:
             self._set = 0.0
             signal.setitimer(signal.ITIMER_REAL, 0)
-        self._kill_after(0)
+        self._disarm()
+
+    def _disarm(self) -> None:
+        """No task has a time limit, so the kernel's timer must not run."""
+        if self._armed:
+            self._armed = False
+            self._kill_after(0)
+
+    def _mercy(self) -> float:
+        """Seconds without Python code after which the kernel ends the process; 0 = never."""
+        return 1.5 * self._seconds + 5 if self.deadline else 0.0
 
     def _ring(self, *_: object) -> None:
         self._set = 0.0
@@ -176,9 +188,12 @@ class Alarm(Clock):
                 )
 
     def _runs(self) -> None:
-        """Python code runs, so the kernel's timer starts anew: it is for tasks in which none can."""
-        was = -1.0
-        while (after := 1.5 * self._seconds + 5 if self.deadline else 0.0) != was:  # a task may begin or end meanwhile
+        """Python code runs, so the kernel's timer starts anew: it is for tasks in which none can.
+
+        A task may begin or end meanwhile. What this thread has set, it takes back itself, whatever the other one did.
+        """
+        was = -1.0 if self._armed else 0.0
+        while (after := self._mercy()) != was:
             self._kill_after(after)
             was = after
 

@@ -83,6 +83,24 @@ def attributes(name: str) -> tuple[str, ...] | None:
     return None if known is None else known[1]
 
 
+def _of_images(dtypes: dict[Any, Any]) -> Any:
+    """The dtype that v2's ToDtype gives images, of its dtypes by type of input."""
+    named = {getattr(kind, "__name__", kind): dtype for kind, dtype in dtypes.items()}
+    dtype = next((named[kind] for kind in ("Image", "Tensor", "others") if kind in named), None)
+    if dtype is None:
+        raise InvalidError(
+            f"transform: ToDtype has no dtype for images in {dtypes!r:.200}",
+            reason="RECIPE_INVALID",
+            subject="ToDtype",
+            hint="name one, {tv_tensors.Image: torch.float32}, or leave ToDtype out",
+        )
+    return dtype
+
+
+def _of_v2(t: Any) -> bool:
+    return type(t).__module__.startswith("torchvision.transforms.v2.")
+
+
 def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
     """The op that one object of torchvision stands for; ``known_ops`` are named in the error of one that has none.
 
@@ -104,10 +122,12 @@ def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
             continue
         value = getattr(t, a)
         if isinstance(value, dict):  # v2's ToDtype by type of input
-            value = next(iter(value.values()))
+            value = _of_images(value)
         value = plain(value, f"{name}.{a}")
         if value is not None:
             args[a] = value
+    if ours == "ToDtype" and args.get("scale", True) and _of_v2(t):
+        args["by"] = "mul"
     if ours == "RandomErasing":
         args.setdefault("value", "random")  # v2 has None for it
     if ours in ("Resize", "RandomResizedCrop"):

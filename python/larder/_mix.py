@@ -79,10 +79,9 @@ def touched(op: OpMessage, transform: Sequence[OpMessage], fields: Sequence[Any]
         InvalidError: they are not found.
     """
     args, shapes = op.get("args") or {}, {str(f["name"]): [int(n) for n in f.get("shape") or ()] for f in fields}
-    named = [(o.get("args") or {}).get("image") for o in transform if o.get("name") == "Fields"]
     images = [str(f["name"]) for f in fields if _image(f, shapes[str(f["name"])])]
     labels = [str(f["name"]) for f in fields if _label(f, shapes[str(f["name"])])]
-    image = _choose(args.get("image") or next((n for n in reversed(named) if n), None), ("image",), images)
+    image = _choose(args.get("image") or _named(transform), ("image",), images)
     label = _choose(args.get("label"), _LABELS, labels)
     if image not in images or label not in labels:
         raise InvalidError(
@@ -93,6 +92,13 @@ def touched(op: OpMessage, transform: Sequence[OpMessage], fields: Sequence[Any]
     ends = shape[0] in (1, 3), shape[2] in (1, 3)
     dtype = next(str(f["dtype"]) for f in fields if f["name"] == image)
     return Touched(image, label, ends[1] if ends[0] != ends[1] else dtype == "uint8")
+
+
+def _named(transform: Sequence[OpMessage]) -> Any:
+    """The image that the last Fields op of a recipe names, as for every op behind it; None: it names none."""
+    last = next((o for o in reversed(transform) if o.get("name") == "Fields"), None)
+    image = None if last is None else (last.get("args") or {}).get("image")
+    return image[0] if isinstance(image, list) and len(image) == 1 else image
 
 
 def _choose(named: Any, known: Sequence[str], can: Sequence[str]) -> str:

@@ -20,12 +20,10 @@ _TENSORS = {"ToTensor": "float", "PILToTensor": "bytes", "ToImage": "bytes"}  # 
 _CASTS = ("ConvertImageDtype", "ToDtype")
 _LAST = (*_TENSORS, *_CASTS, "Normalize")
 _PASSED = {"training", "inplace", "antialias", "policies"}  # change nothing on PIL images, or are looked at elsewhere
-_SCALE = "it multiplies by 1/255, and torchvision.transforms and larder divide by 255"
 _SOLARIZE = "the thresholds of its solarize are not those of torchvision.transforms, which larder has"
 _V2_DIFFERS = {  # in last bits, or more
     "GaussianBlur": "its weights are not those of torchvision.transforms, which larder has",
     **dict.fromkeys(("RandAugment", "TrivialAugmentWide", "AutoAugment"), _SOLARIZE),
-    **dict.fromkeys(("ToDtype", "ConvertImageDtype"), _SCALE),
 }
 
 
@@ -153,7 +151,7 @@ def _op(t: Any, name: str, v2: bool) -> ops.Op:
     known = _foreign.attributes(name)
     if known is None or name in ("MixUp", "CutMix"):
         raise NotNative(f"{name} has no counterpart in the daemon")
-    if v2 and name in _V2_DIFFERS and getattr(t, "scale", True) is not False:
+    if v2 and name in _V2_DIFFERS:
         raise NotNative(f"v2's {name} gives other bits: {_V2_DIFFERS[name]}")
     others = sorted(n for n in vars(t) if not n.startswith("_") and n not in known and n not in _PASSED)
     if others:

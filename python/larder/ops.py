@@ -236,11 +236,14 @@ class ToDtype(Op):
         dtype: "float32" or "uint8", or the type of NumPy or torch of that name.
         scale: True (default) maps the range of uint8 to [0, 1].
         layout: "CHW" (also None) or "HWC".
+        by: how it scales: "div" (also None) divides by 255, as ``ToTensor``; "mul" multiplies by 1/255, as ``ToDtype``
+            of torchvision v2, which changes the last bit of 126 of 256 values. v2's own objects become "mul".
     """
 
     dtype: Any = "float32"
     scale: bool = True
     layout: str | None = None
+    by: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

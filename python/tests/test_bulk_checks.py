@@ -83,6 +83,7 @@ def test_the_timer_is_set_for_the_items_behind_one_that_hung(monkeypatch):
     clock = _worker.Alarm.__new__(_worker.Alarm)
     clock._kill_after = lambda _s: None
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0
+    clock._armed = False
     clock.words = _alarm.Words()
     clock._works = threading.Event()
     clock.start(10.0)

@@ -114,6 +114,25 @@ def test_items_in_python_are_mixed_as_torchvision_mixes(real, torch, kind, op):
     assert_mixed(torch, mixed, plain, mixer)
 
 
+@pytest.mark.parametrize("kind", [ops.MixUp, ops.CutMix])
+@pytest.mark.parametrize(
+    ("images", "place"),
+    [(["a", "image"], 1), (["image", "a"], 0), (["a", None], 1), (["a", "b", "image"], 1), (["b", "a", None], 1)],
+)
+def test_the_last_of_several_fields_says_which_image_is_mixed(real, torch, kind, images, place):
+    """Two and three Fields ops, the last with a name or without; all other fields stay as they are."""
+    kw = {"batch_size": 5, "shuffle": True, "order": "fixed", "seed": 3, "num_workers": 1, "name": "several"}
+    recipe = []
+    for name in images:
+        recipe += [ops.Fields(image=name), ops.HFlip()]
+    recipe += [ops.ToTensor()]
+    plain = epochs(real(Several(), job="plain", transform=recipe, **kw), 2)
+    op = kind(0.4, CLASSES)
+    mixed = epochs(real(Several(), job="mixed", transform=[*recipe, op], **kw), 2)
+    mixer = Mixer(ops.recipe(op)[0], {"seed": "3"}, 0, Touched(place, 3, False))
+    assert_mixed(torch, mixed, plain, mixer)
+
+
 def test_jobs_with_and_without_mixing_have_one_recipe(tars, real, torch):
     kw = {"batch_size": 11, "shuffle": True, "order": "fixed"}
     recipe = [ops.RandomResizedCrop(16), ops.ToTensor()]
@@ -155,6 +174,16 @@ def test_what_is_no_image_and_label_is_refused(tars, real):
     loader = real(tars, batch_size=N, transform=[ops.CenterCrop(8), ops.CutMix(num_classes=3)])
     with pytest.raises(larder.InvalidError, match="num_classes is 3"):
         next(iter(loader))
+
+
+class Several:
+    """Three images and a label."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return {"a": picture(i), "image": picture(i + N), "b": picture(i + 2 * N), "label": i % CLASSES}
 
 
 class Masks:

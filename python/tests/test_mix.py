@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import larder
 from larder import ops
 from larder._mix import Mixer, op_of
+
+CASES = Path(__file__).resolve().parents[2] / "internal/prep/fields/testdata/mixing.json"
 
 
 def mixer(name="MixUp", alpha=1.0, classes=10, seed=7, rank=0):
@@ -34,6 +38,18 @@ def batch(rows=5, shape=(3, 8, 6), dtype=np.float32, seed=0):
     if dtype == np.uint8:
         images = rng.integers(0, 256, (rows, *shape), dtype=np.uint8)
     return images, rng.integers(0, 10, rows)
+
+
+@pytest.mark.parametrize("case", json.loads(CASES.read_text()), ids=lambda c: c["says"])
+def test_fields_are_those_that_the_daemon_mixes(case):
+    """Of recipes with several Fields ops, too; internal/prep/fields/mix_test.go reads the same cases."""
+    spec = {"transform": [*case["before"], case["op"]], "seed": "1"}
+    if case["image"] is None:
+        with pytest.raises(larder.InvalidError, match="mixes images and labels"):
+            Mixer.of(spec, 0, case["fields"])
+    else:
+        found = Mixer.of(spec, 0, case["fields"]).fields
+        assert (found.image, found.label) == (case["image"], case["label"])
 
 
 def test_mixup_has_torchvisions_values(torch):

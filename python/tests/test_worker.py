@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import larder
-from larder import _alarm, _crew, _items, _link, _nested, _record, _seeds, _worker
+from larder import _crew, _items, _link, _nested, _record, _seeds, _worker
 from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
@@ -427,40 +427,6 @@ def test_answers_are_gathered_while_they_are_quick(monkeypatch):
     assert len(there.recv(1 << 12)) == 40
     link.close()
     there.close()
-
-
-def test_a_timer_serves_many_tasks(monkeypatch):
-    now, timers = [100.0], []
-    monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
-    kills = []
-    clock = _worker.Alarm.__new__(_worker.Alarm)
-    clock._kill_after = kills.append
-    clock.deadline = clock._seconds = clock._began = clock._set = 0.0
-    clock.words = _alarm.Words()
-    clock._works = threading.Event()
-    for _ in range(100):
-        clock.start(10.0)
-        now[0] += 0.02
-        clock.stop()
-    assert timers == [10.0]
-    clock.start(10.0)
-    now[0] += 8.1
-    clock._ring()  # the timer of the first task
-    assert timers[1:] == [pytest.approx(1.9)]
-    now[0] += 1.9
-    with pytest.raises(_worker.Hung):
-        clock._ring()
-    clock.stop()
-    clock._ring()  # too late: the task is over
-    clock.start(10.0)
-    clock.stop()
-    clock.rest()
-    assert timers[2:] == [10.0, 0]
-    assert kills == [20.0, 20.0, 0], "the kernel's timer ends with the tasks"
-    for act in (clock._runs, lambda: clock.start(10.0), clock._runs, clock.stop, clock._runs, lambda: clock.start(0.0)):
-        act()
-    assert kills[3:] == [0, 20.0, 20.0, 0, 0], "and is for tasks with a limit alone"
 
 
 def test_a_worker_finds_the_next_daemon(boss, crews, tmp_path):

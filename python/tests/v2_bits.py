@@ -63,6 +63,11 @@ def recipes(T1, T):
     yield T.Compose([T.CenterCrop([30, 60]), T.ToTensor(), T.Normalize([0.5] * 3, [0.25] * 3), erasing])
     unscaled = [T.ToDtype(torch.float32, scale=False), T.Normalize([120.0, 110, 100], [60.0, 55, 50]), T.ToPureTensor()]
     yield T.Compose([T.CenterCrop(30), T.ToImage(), erasing, *unscaled])
+    normal = T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    for cast in (T.ToDtype(torch.float32, scale=True), T.ConvertImageDtype(torch.float32)):
+        yield T.Compose([T.CenterCrop(33), T.ToImage(), cast])
+        yield T.Compose([T.Resize((35, 48)), T.ToImage(), cast, normal])
+    yield T.Compose([T.CenterCrop(20), T.Grayscale(1), T.ToImage(), T.ToDtype(torch.float32, scale=True)])
 
 
 def main(folder):

@@ -13,11 +13,12 @@ import (
 // hands them out mixes. So it is no step, and no part of a fingerprint.
 type Mixing struct {
 	op    prep.Mixing
-	image string   // that the recipe names
+	image string   // that the last Fields op names
 	moved []string // masks, boxes and keypoints that it names
 }
 
-// TakeMixing takes the MixUp or CutMix off the end of a recipe; nil = it has none.
+// TakeMixing takes the MixUp or CutMix off the end of a recipe; nil = it has none. The last Fields op says which image
+// it mixes, as it does for every op behind it; _mix.py has the same rule, and testdata/mixing.json tests both.
 func TakeMixing(specs []prep.OpSpec) (rest []prep.OpSpec, m *Mixing, err error) {
 	last := len(specs) - 1
 	if last < 0 || !prep.IsMixing(specs[last].Name) {
@@ -52,17 +53,13 @@ func (m *Mixing) Check(s *record.Schema) error {
 		return refuse(m.op.Name, m.moved[0], "leave it out, or mix in the training loop",
 			"it mixes images and labels, and not masks, boxes or keypoints; torchvision refuses them, too")
 	}
-	image, err := m.find(s, cmp.Or(m.op.Image, m.image), "image", []string{"image"}, mixable)
+	image, label, err := m.roles(s)
 	if err != nil {
 		return err
 	}
 	if f := &s.Fields[image]; m.op.Name == "MixUp" && f.DType == record.Uint8 {
 		return refuse(m.op.Name, f.Name, "put ToTensor or Normalize before it",
 			"it mixes floats, and the image is uint8")
-	}
-	label, err := m.find(s, m.op.Label, "label", labelNames, labels)
-	if err != nil {
-		return err
 	}
 	f := &s.Fields[label]
 	switch classes := int64(m.op.Classes); {
@@ -74,6 +71,15 @@ func (m *Mixing) Check(s *record.Schema) error {
 			"num_classes is %d", f.Shape, classes)
 	}
 	return nil
+}
+
+// roles gives the places of the image and of the label.
+func (m *Mixing) roles(s *record.Schema) (image, label int, err error) {
+	if image, err = m.find(s, cmp.Or(m.op.Image, m.image), "image", []string{"image"}, mixable); err != nil {
+		return 0, 0, err
+	}
+	label, err = m.find(s, m.op.Label, "label", labelNames, labels)
+	return image, label, err
 }
 
 // labelNames are the names by which a label is found, in this order.

@@ -1,6 +1,8 @@
 package fields
 
 import (
+	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -49,6 +51,44 @@ func TestMixingFindsItsFields(t *testing.T) {
 		err = m.Check(&record.Schema{Fields: c.fields})
 		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%v behind %v on %v: %v, want %q", c.op, c.before, c.fields, err, c.says)
+		}
+	}
+}
+
+// TestMixingFindsWhatTheClientFinds: the fields that a recipe with several Fields ops mixes, by cases that the Python
+// client is tested with too (test_mix.py). What finds no image or no label has null there.
+func TestMixingFindsWhatTheClientFinds(t *testing.T) {
+	text, err := os.ReadFile("testdata/mixing.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Says         string
+		Fields       []any
+		Before       []prep.OpSpec
+		Op           prep.OpSpec
+		Image, Label *string
+	}
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) < 10 {
+		t.Fatal(err, len(cases))
+	}
+	for _, c := range cases {
+		s, err := schemaOf(c.Fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, m, err := TakeMixing(append(c.Before, c.Op))
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, label, err := m.roles(s)
+		if refused := err != nil; refused != (c.Image == nil) {
+			t.Errorf("%s: error %v", c.Says, err)
+		} else if !refused && (s.Fields[image].Name != *c.Image || s.Fields[label].Name != *c.Label) {
+			t.Errorf("%s: %s and %s, not %s and %s", c.Says, s.Fields[image].Name, s.Fields[label].Name, *c.Image, *c.Label)
+		}
+		if got := m.Check(s); (got != nil) != (err != nil) {
+			t.Errorf("%s: Check says %v, roles %v", c.Says, got, err)
 		}
 	}
 }

@@ -127,6 +127,8 @@ def apply(img, name, a, p, got=None):
     if name == "ToDtype":
         if a["dtype"] == "uint8":
             return F.pil_to_tensor(img)
+        if a.get("by") == "mul":  # as torchvision.transforms.v2 does, which not every torchvision has
+            return F.pil_to_tensor(img).float().mul_(1.0 / 255)
         return F.to_tensor(img) if a["scale"] else F.pil_to_tensor(img).float()
     if name == "Normalize":
         return T.Normalize(a["mean"], a["std"])(img)

@@ -137,6 +137,8 @@ var parityRecipes = []struct {
 	{"ToTensor", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToTensor")}},
 	{"ToDtype(float32) unscaled", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "dtype", "float32",
 		"scale", false)}},
+	{"ToDtype by mul", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "by", "mul")}},
+	{"ToDtype by mul, Normalize", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "by", "mul"), imagenet}},
 	{"Normalize", []prep.OpSpec{spec("CenterCrop", "size", 80.0), imagenet}},
 	{"Normalize HWC", []prep.OpSpec{spec("CenterCrop", "size", 80.0), spec("ToDtype", "scale", true, "layout", "HWC"),
 		imagenet}},

@@ -163,7 +163,7 @@ int main(void) {
 			size_t off = (y - top) * stride + 3 * (x - left);
 			larder_geo g = {.src_len = (int64_t)(need - off), .src_stride = (int64_t)stride, .src_w = w, .win_w = SIZE, .win_h = SIZE,
 			                .rows = h, .hflip = box[i][4], .mid_stride = 4 * SIZE + 64, .out = LARDER_F32_CHW, .affine = 1,
-			                .level = larder_cpu_level(), .stream = batch};
+			                .level = larder_cpu_level(), .stream = batch, .correction = 1.0f / 255.0f};
 			int ignored, reach = 3 * SIZE + 16;
 			for (int c = 0; c < 3; c++)
 				g.mean[c] = mean[c], g.std[c] = std[c], g.inv[c] = 1 / std[c];
