@@ -407,7 +407,7 @@ func (c *Catalog) openIndexed(reads *openReads, rs *rootState, snap *snapshot, d
 	f.file, f.same = file, func() error { return c.unchanged(fd, fileState{d.size, f.key.mtime}) }
 	in := packed.File{ReaderAt: file, Path: path, Size: d.size, Spool: blocks}
 	in.Beside = func(path string) (packed.Other, error) { return openIndexedBeside(snap, path) }
-	if packed.Decoded(rs.format.Scheme(), d.rel) {
+	if scheme := rs.format.Scheme(); packed.Decoded(scheme, d.rel) || scheme == "tfrecord" { // it may be compressed
 		in.ReaderAt = countedFile{file}
 		in.Beside = func(path string) (packed.Other, error) {
 			o, err := openIndexedBeside(snap, path)

@@ -10,11 +10,13 @@ pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import random
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,23 @@ def tfrecord(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
             row["ragged"] = np.asarray(r["ragged"], np.int64).reshape(-1)
             rows.append(row)
     finish(out, "tfrecord", rows, f"tfrecord:{folder}?text=name")
+
+    # What TFRecordOptions compresses: TensorFlow is not there, and its files are those bytes in one stream of zlib.
+    files = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+    for name in ("gzip", "zlib"):
+        packed = out / f"tfrecord_{name}"
+        packed.mkdir()
+        for file, plain in files:
+            if name == "zlib":
+                cut = pick.choice([0, len(plain) // 2])  # a second stream, as of a writer that was opened again
+                parts = [zlib.compress(plain[:cut], 1), zlib.compress(plain[cut:])] if cut else [zlib.compress(plain)]
+                (packed / file).write_bytes(b"".join(parts))
+            else:
+                path = packed / (file + pick.choice(["", ".gz"]))
+                path.write_bytes(gzip.compress(plain[:100]) + gzip.compress(plain[100:]))
+                own = list(tfrecord_loader(str(path), None, compression_type="gzip"))
+                assert len(own) == len(list(tfrecord_loader(str(folder / file), None)))
+        finish(out, f"tfrecord_{name}", rows, f"tfrecord:{packed}?text=name")
 
 
 def lmdb(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
