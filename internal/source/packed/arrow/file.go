@@ -54,6 +54,15 @@ func (f *File) From(r io.ReaderAt) *File {
 // Reader is what the file is read through.
 func (f *File) Reader() io.ReaderAt { return f.r }
 
+// InMemory is about how many bytes are in memory while the file is open: places of buffers, and dictionaries.
+func (f *File) InMemory() int64 {
+	const perBatch, perSpan = 128, 16
+	if f.Schema == nil {
+		return f.memory
+	}
+	return f.memory + int64(len(f.batch))*(perBatch+perSpan*int64(f.Schema.nodes+f.Schema.buffers))
+}
+
 // Rows counts the rows of all batches.
 func (f *File) Rows() int64 { return f.rows }
 
