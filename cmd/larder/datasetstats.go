@@ -175,7 +175,7 @@ func (l *localData) headers(ctx context.Context, ids []ident.SampleID, s *datase
 	var bad badList
 	err := each(ctx, len(ids), 0, func(ctx context.Context) (func(int) error, func()) {
 		return func(i int) error {
-			p, err := l.cat.Probe(l.data.Object(ids[i]))
+			p, err := l.cat.Probe(ctx, l.data.Object(ids[i]))
 			if err != nil {
 				return l.found(ctx, ids[i], err, &bad)
 			}

@@ -164,8 +164,10 @@ func (e *Engine) InspectDataset(
 	out := &larderv1.InspectDatasetResponse{Dataset: e.library.dataset(d), Selected: uint64(len(ids))}
 	for _, s := range ids[:min(n, len(ids), 1000)] {
 		v := e.library.sample(d, s)
-		if p, err := e.cfg.Data.Catalog.Probe(d.Object(s)); err == nil {
+		if p, err := e.cfg.Data.Catalog.Probe(ctx, d.Object(s)); err == nil {
 			v.Format, v.Width, v.Height = p.Format, uint32(p.Width), uint32(p.Height)
+		} else if ctx.Err() != nil {
+			return nil, ctx.Err()
 		} else {
 			v.Format = "unreadable: " + err.Error()
 		}

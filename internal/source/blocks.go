@@ -200,8 +200,12 @@ func (c *Catalog) piecesOf(ctx context.Context, rs *rootState, snap *snapshot) (
 		first[i] = NoObject
 	}
 	for s := range ident.SampleID(snap.Len()) {
-		if i := snap.dir(s); snap.Live(s) && packed.Decoded(rs.format.Scheme(), snap.dirs[i].rel) {
-			first[i] = snap.object(s)
+		if !snap.Live(s) {
+			continue
+		}
+		i, x := snap.dir(s), snap.object(s)
+		if row, ok := c.objects.get(x); ok && packed.DecodedAt(rs.format.Scheme(), snap.dirs[i].rel, row.off) {
+			first[i] = x
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

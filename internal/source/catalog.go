@@ -228,6 +228,7 @@ func (c *Catalog) OpenFor(ctx context.Context, nameOrURI string, skipEmpty bool,
 	if err := c.MayList(nameOrURI, r); err != nil {
 		return nil, err
 	}
+	defer c.indexing.asks(c.rootOf(nameOrURI), r.UID)()
 	return c.open(ctx, nameOrURI, walkHow{skipEmpty: skipEmpty, as: &r})
 }
 
@@ -236,7 +237,20 @@ func (c *Catalog) ReindexFor(ctx context.Context, d *Dataset, r Reader) (*Datase
 	if err := c.MayList(d.URI(), r); err != nil {
 		return nil, err
 	}
+	defer c.indexing.asks(d.rs.uri, r.UID)()
 	return c.add(ctx, d.name, d.uri, walkHow{force: true, as: &r})
+}
+
+// rootOf is the uri of the root that a name or a uri means; "" = there is none.
+func (c *Catalog) rootOf(nameOrURI string) string {
+	if d, ok := c.Get(nameOrURI); ok && d.rs != nil {
+		return d.rs.uri
+	}
+	at, err := parseURI(nameOrURI)
+	if err != nil {
+		return ""
+	}
+	return at.uri
 }
 
 func (c *Catalog) open(ctx context.Context, nameOrURI string, how walkHow) (*Dataset, error) {

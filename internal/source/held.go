@@ -284,6 +284,9 @@ func (c *Catalog) copyHeld(ctx context.Context, file fileKey, off int64, buf []b
 		return false
 	}
 	defer c.leave(b)
+	if b.decoded { // it holds no bytes of the file, and may be what this read is for
+		return false
+	}
 	select {
 	case <-b.ready:
 		if b.data != nil { // users keeps it

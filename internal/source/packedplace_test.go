@@ -156,8 +156,8 @@ func TestRawImagesOfAStore(t *testing.T) {
 		if got, want := listing(t, c, stored), listing(t, c, local); len(got) == 0 || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, not %q", stored.URI(), got, want)
 		}
-		p, err := c.Probe(stored.Object(1))
-		if want, lerr := c.Probe(local.Object(1)); err != nil || lerr != nil || p != want {
+		p, err := c.Probe(t.Context(), stored.Object(1))
+		if want, lerr := c.Probe(t.Context(), local.Object(1)); err != nil || lerr != nil || p != want {
 			t.Errorf("%s: %+v, %v", stored.URI(), p, err)
 		}
 	}

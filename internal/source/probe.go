@@ -31,8 +31,9 @@ type Probe struct {
 }
 
 // Probe reads the header of an object, by content and not by name, at most 64 KiB of it. Results are cached, lossily:
-// any call may read again. Errors are those of Read, and SAMPLE_BAD when the content is no known image.
-func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
+// any call may read again. Errors are those of Read, and SAMPLE_BAD when the content is no known image. What it reads
+// of a store, or of records, ends with ctx.
+func (c *Catalog) Probe(ctx context.Context, o ident.ObjectID) (Probe, error) {
 	if p, ok := c.probes.get(o); ok {
 		return p, nil
 	}
@@ -44,17 +45,17 @@ func (c *Catalog) Probe(o ident.ObjectID) (Probe, error) {
 	snap := c.rootAt(row.root).snap.Load()
 	whole := overhead > 0 || snap != nil && snap.opened(row.sample)
 	if snap != nil && snap.records() {
-		_, err := c.Read(context.Background(), o, nil)
+		_, err := c.Read(ctx, o, nil)
 		return c.probed(o, Probe{Format: "record"}, nil, err)
 	}
 	if isStored(c.rootAt(row.root).root) && !whole {
-		p, bad, err := c.probeStored(context.Background(), o, row)
+		p, bad, err := c.probeStored(ctx, o, row)
 		return c.probed(o, p, bad, err)
 	}
 	var p Probe
 	var bad error
 	if whole { // its header is made, or not stored as it is
-		b, err := c.Read(context.Background(), o, nil)
+		b, err := c.Read(ctx, o, nil)
 		if err != nil {
 			return Probe{}, err
 		}

@@ -147,13 +147,37 @@ type Indexing struct {
 	Since time.Time
 	Indexed
 
-	of *Progress
+	of    *Progress
+	asked []uint32 // other users who wait for it
 }
+
+// AskedBy reports whether a user waits for the index whom the daemon reads for with rights of its own: he was found to
+// have the right to list what it is of.
+func (x *Indexing) AskedBy(uid uint32) bool { return slices.Contains(x.asked, uid) }
 
 // indexings are those of a catalogue that are under way. The zero value is empty.
 type indexings struct {
 	mu sync.Mutex
 	of map[*rootState]Indexing
+	by map[string][]uint32 // other users who ask for a root, by its uri; once for each call
+}
+
+// asks notes that a user asks for a root, until end is called.
+func (x *indexings) asks(uri string, uid uint32) (end func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.by == nil {
+		x.by = map[string][]uint32{}
+	}
+	x.by[uri] = append(x.by[uri], uid)
+	return func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		i := slices.Index(x.by[uri], uid)
+		if x.by[uri] = slices.Delete(x.by[uri], i, i+1); len(x.by[uri]) == 0 {
+			delete(x.by, uri)
+		}
+	}
 }
 
 // begin notes that the index of a root is under way, and returns the context that counts how far it is.
@@ -172,12 +196,13 @@ func (x *indexings) begin(ctx context.Context, rs *rootState) (_ context.Context
 	}
 }
 
-// Indexing lists the indexes that are under way, the oldest first.
+// Indexing lists the indexes that are under way, the oldest first. It looks at no file.
 func (c *Catalog) Indexing() []Indexing {
 	c.indexing.mu.Lock()
 	defer c.indexing.mu.Unlock()
 	out := make([]Indexing, 0, len(c.indexing.of))
 	for _, x := range c.indexing.of {
+		x.asked = slices.Clone(c.indexing.by[x.URI])
 		x.URI, x.Indexed = redactPacked(printable(x.URI)), x.of.Now()
 		out = append(out, x)
 	}

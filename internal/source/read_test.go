@@ -377,7 +377,7 @@ func TestProbe(t *testing.T) {
 	for i, f := range files {
 		read = 0
 		o := d.Object(ident.SampleID(i))
-		p, err := c.Probe(o)
+		p, err := c.Probe(t.Context(), o)
 		if read > probeLimit {
 			t.Errorf("%s: %d bytes read", f.name, read)
 		}
@@ -400,17 +400,17 @@ func probeAgain(t *testing.T, c *Catalog, d *Dataset, read *int, want Probe) {
 	// The cache is lossy, but a probe that it has taken is not read again.
 	c.probes.cache.Wait()
 	*read = 0
-	if p, err := c.Probe(d.Object(0)); err != nil || p != want || *read != 0 {
+	if p, err := c.Probe(t.Context(), d.Object(0)); err != nil || p != want || *read != 0 {
 		t.Errorf("%+v, %v, %d bytes read", p, err, *read)
 	}
 	c.sys.pread = func(int, []byte, int64) (int, error) { return -1, unix.EIO }
-	if _, err := c.Probe(d.Object(19)); !errs.Is(err, errs.DatasetUnread) {
+	if _, err := c.Probe(t.Context(), d.Object(19)); !errs.Is(err, errs.DatasetUnread) {
 		t.Errorf("%v", err)
 	}
 	must(t, c.Close())
 	must(t, c.Close())
 	c.sys = realSystem
-	if p, err := c.Probe(d.Object(0)); err != nil || p != want {
+	if p, err := c.Probe(t.Context(), d.Object(0)); err != nil || p != want {
 		t.Errorf("after Close: %+v, %v", p, err)
 	}
 }

@@ -22,10 +22,13 @@ import (
 	"larder/internal/store"
 )
 
-// Files of records stay open when no read uses them, as many as maxIdle bytes stand for. One of the file system counts
-// as ofLocal: it has a descriptor. One of a store costs requests to open again, and counts as what was read for that.
+// Files of records stay open when no read uses them, as many as maxIdle bytes stand for. Each counts as what its format
+// holds of it in memory. One of the file system has a descriptor, and counts as ofLocal beside that. One of a store costs
+// requests to open again, and counts at least as what was read for that, and as ofStored. The fewIdle that were used last
+// stay open whatever they hold: to open one that holds much reads much.
 const (
 	maxIdle  = 64 << 20
+	fewIdle  = 8
 	ofLocal  = 1 << 20
 	ofStored = 16 << 10 // beside what was read
 )
@@ -216,7 +219,7 @@ func (o *openFiles) done(f *openFile, spoilt bool) {
 	default:
 		o.idle = append(o.idle, f)
 		o.bytes += f.bytes
-		for o.bytes > maxIdle {
+		for o.bytes > maxIdle && len(o.idle) > fewIdle {
 			old := o.idle[0]
 			out, o.idle = append(out, old), o.idle[1:]
 			o.bytes -= old.bytes
@@ -369,8 +372,9 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
 	f.rows, err = packed.OpenRows(ctx, format, a, file)
-	if f.bytes = ofLocal; rs.address.Place != "" {
-		f.bytes = ofStored + reads.bytes.Load()
+	holds := packed.HeldBytes(f.rows)
+	if f.bytes = ofLocal + holds; rs.address.Place != "" {
+		f.bytes = ofStored + max(reads.bytes.Load(), holds)
 	}
 	if err != nil {
 		_ = f.file.Close()
@@ -407,7 +411,7 @@ func (c *Catalog) openIndexed(reads *openReads, rs *rootState, snap *snapshot, d
 	f.file, f.same = file, func() error { return c.unchanged(fd, fileState{d.size, f.key.mtime}) }
 	in := packed.File{ReaderAt: file, Path: path, Size: d.size, Spool: blocks}
 	in.Beside = func(path string) (packed.Other, error) { return openIndexedBeside(snap, path) }
-	if packed.Decoded(rs.format.Scheme(), d.rel) {
+	if scheme := rs.format.Scheme(); packed.Decoded(scheme, d.rel) || scheme == "tfrecord" { // it may be compressed
 		in.ReaderAt = countedFile{file}
 		in.Beside = func(path string) (packed.Other, error) {
 			o, err := openIndexedBeside(snap, path)

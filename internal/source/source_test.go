@@ -298,7 +298,7 @@ func TestChangedFile(t *testing.T) {
 		!strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Probe(o); !errs.Is(err, errs.DatasetUnread) {
+	if _, err := c.Probe(t.Context(), o); !errs.Is(err, errs.DatasetUnread) {
 		t.Errorf("%v", err)
 	}
 	if add(t, c, "", root) != d || ev.count("indexed") != 2 {
@@ -395,7 +395,7 @@ func TestErrors(t *testing.T) {
 	if _, err := c.Read(t.Context(), 7, nil); !errs.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Probe(7); !errs.Is(err, errs.NotFound) {
+	if _, err := c.Probe(t.Context(), 7); !errs.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
 	}
 	if p, _ := c.ObjectPath(7); p != "" || c.ObjectBytes(7) != 0 {
@@ -564,7 +564,7 @@ func TestPhotographs(t *testing.T) {
 		t.Fatalf("%d samples in %d classes", d.LiveCount(), len(d.Classes()))
 	}
 	for s := range ident.SampleID(d.Len()) {
-		p, err := c.Probe(d.Object(s))
+		p, err := c.Probe(t.Context(), d.Object(s))
 		f, ferr := os.Open(d.Path(s))
 		must(t, ferr)
 		want, derr := jpeg.DecodeConfig(f)

@@ -258,16 +258,16 @@ func TestProbeInABucket(t *testing.T) {
 	d, err := c.Add(t.Context(), "", "imagefolder:s3://data/t")
 	must(t, err)
 	b.reads.Store(0)
-	p, err := c.Probe(d.Object(0))
+	p, err := c.Probe(t.Context(), d.Object(0))
 	if err != nil || p != (Probe{"png", 31, 17}) || b.reads.Load() != 1 {
 		t.Errorf("%+v, %v after %d requests", p, err, b.reads.Load())
 	}
-	if _, err := c.Probe(d.Object(1)); !errs.Is(err, errs.SampleBad) {
+	if _, err := c.Probe(t.Context(), d.Object(1)); !errs.Is(err, errs.SampleBad) {
 		t.Errorf("no image: %v", err)
 	}
 	for s := range sampleID(d.Len()) {
 		if strings.HasSuffix(d.Key(s), ".jpg") {
-			if p, err := c.Probe(d.Object(s)); err == nil && (p.Format != "jpeg" || p.Width < 1) {
+			if p, err := c.Probe(t.Context(), d.Object(s)); err == nil && (p.Format != "jpeg" || p.Width < 1) {
 				t.Errorf("%s: %+v", d.Key(s), p)
 			}
 		}

@@ -122,6 +122,7 @@ func recordSets(t *testing.T) map[string]map[string]string {
 		"hf:%s/rows.arrow":                           {"rows.arrow": data("rows.arrow")},
 		"parquet:%s/p.parquet":                       {"p.parquet": parquetFile(t, 10)},
 		"tfrecord:%s/x.tfrecord":                     {"x.tfrecord": data("examples.tfrecord")},
+		"tfrecord:%s/z.tfrecord":                     {"z.tfrecord": string(gzipOf(t, []byte(data("examples.tfrecord"))))},
 		"beton:%s/x.beton?fields=label,blob,x,a":     {"x.beton": data("five.beton")},
 	}
 }

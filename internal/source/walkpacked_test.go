@@ -212,7 +212,7 @@ func TestPackedPixelsBecomeImages(t *testing.T) {
 	if want := "P5\n    4     4\n255\n"; string(b[:len(want)]) != want || b[len(want)] != 16*11 || len(b) != len(want)+16 {
 		t.Errorf("read %q", b)
 	}
-	p, err := c.Probe(d.Object(3))
+	p, err := c.Probe(t.Context(), d.Object(3))
 	if err != nil || p.Width != 4 || p.Format != "netpbm" {
 		t.Errorf("probe %+v, %v", p, err)
 	}

@@ -70,7 +70,7 @@ func TestImagesOfCompressedTars(t *testing.T) {
 	if n := b.reads.Load() - reads; n != 3 { // small files: one read each, the first time
 		t.Errorf("27 images took %d reads", n)
 	}
-	if _, err := c.Probe(d.Object(0)); !errs.Is(err, errs.SampleBad) { // it was read, and is no image
+	if _, err := c.Probe(t.Context(), d.Object(0)); !errs.Is(err, errs.SampleBad) { // it was read, and is no image
 		t.Errorf("probe: %v", err)
 	}
 }

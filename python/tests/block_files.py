@@ -14,6 +14,7 @@ import io
 import json
 import random
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,23 @@ def lines(out: Path, rows: int, pick: random.Random) -> str:
     return f"jsonl:{out}"
 
 
+def tfrecords(out: Path, rows: int, pick: random.Random) -> str:
+    """TFRecords of the package tfrecord, compressed as TFRecordOptions does it; the names do not say so."""
+    from tfrecord.writer import TFRecordWriter
+
+    out.mkdir()
+    for n, piece in enumerate(groups(rows, pick)):
+        path = out / f"{n:03}.tfrecord"
+        writer = TFRecordWriter(str(path))
+        for r in piece:
+            text = r["text"].encode()
+            writer.write({"number": (r["number"], "int"), "text": (text, "byte"), "image": (r["image"], "byte")})
+        writer.close()
+        plain = path.read_bytes()
+        path.write_bytes(gzip.compress(plain) if n % 2 else zlib.compress(plain))
+    return f"tfrecord:{out}?text=text"
+
+
 LONG = 3000  # what the text of a line of frames is repeated
 
 
@@ -151,7 +169,7 @@ def frames(out: Path, rows: int, pick: random.Random) -> str:
 
 FORMATS = {
     **{"parquet": parquet, "hf": hf, "shuffled": shuffled, "mds": mds, "shards": shards},
-    **{"tars": tars, "lines": lines, "frames": frames},
+    **{"tars": tars, "lines": lines, "frames": frames, "tfrecords": tfrecords},
 }
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import random
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,23 @@ def tfrecord(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
             row["ragged"] = np.asarray(r["ragged"], np.int64).reshape(-1)
             rows.append(row)
     finish(out, "tfrecord", rows, f"tfrecord:{folder}?text=name")
+
+    # What TFRecordOptions compresses: TensorFlow is not there, and its files are those bytes in one stream of zlib.
+    files = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+    for name in ("gzip", "zlib"):
+        packed = out / f"tfrecord_{name}"
+        packed.mkdir()
+        for file, plain in files:
+            if name == "zlib":
+                cut = pick.choice([0, len(plain) // 2])  # a second stream, as of a writer that was opened again
+                parts = [zlib.compress(plain[:cut], 1), zlib.compress(plain[cut:])] if cut else [zlib.compress(plain)]
+                (packed / file).write_bytes(b"".join(parts))
+            else:
+                path = packed / (file + pick.choice(["", ".gz"]))
+                path.write_bytes(gzip.compress(plain[:100]) + gzip.compress(plain[100:]))
+                own = list(tfrecord_loader(str(path), None, compression_type="gzip"))
+                assert len(own) == len(list(tfrecord_loader(str(folder / file), None)))
+        finish(out, f"tfrecord_{name}", rows, f"tfrecord:{packed}?text=name")
 
 
 def lmdb(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
@@ -269,6 +288,176 @@ def pixels(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "pixels_arrow", rows, f"hf:{out}/pixels.arrow")
 
 
+def told_column(x: Any, kind: Any) -> Any:
+    """What larder gives for a value of pyarrow: lists of text are JSON, decimals floats or text, times numbers."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        return told_column(x, kind.value_type)
+    inner = kind
+    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
+        inner = inner.value_type
+    if types.is_dictionary(inner):
+        inner = inner.value_type
+    if inner != kind and (types.is_string(inner) or types.is_large_string(inner)):
+        return json.dumps(x, ensure_ascii=False, separators=(",", ":"))
+    if inner != kind:
+        return np.array(x, inner.to_pandas_dtype())
+    if types.is_decimal(kind):
+        return np.float64(x) if kind.precision <= 15 else format(x, "f")
+    if types.is_temporal(kind):
+        wide = types.is_timestamp(kind) or types.is_duration(kind) or kind.bit_width == 64
+        return (np.int64 if wide else np.int32)(pa.scalar(x, kind).cast(pa.int64() if wide else pa.int32()).as_py())
+    return x if isinstance(x, str | bytes) else kind.to_pandas_dtype()(x)
+
+
+def told_null(kind: Any) -> Any:
+    """What larder gives for a null in a column of a type, with ?nulls=default."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return told_null(kind.value_type)
+    if pa.types.is_nested(kind):
+        return told_column([], kind)
+    if pa.types.is_decimal(kind):
+        return np.float64(np.nan) if kind.precision <= 15 else ""
+    if pa.types.is_temporal(kind):
+        return np.int64(0) if kind.bit_width == 64 else np.int32(0)
+    return {"string": "", "large_string": "", "binary": b"", "large_binary": b""}.get(str(kind), np.int64(0))
+
+
+def columns_table(rng: np.random.Generator, pick: random.Random, n: int) -> Any:
+    """A table with the types that are neither numbers, text nor arrays of numbers by themselves."""
+    import datetime as dt
+    import decimal
+
+    import pyarrow as pa
+
+    words = ["", "wörter", 'a "quote"', "back\\slash", "tab\there", "nl\n\u0001\u007f", "日本"]
+
+    def some(most: int) -> list[str | None]:
+        return [pick.choice([*words, None]) for _ in range(pick.randint(0, most))]
+
+    def number(digits: int, scale: int) -> decimal.Decimal:
+        return decimal.Decimal(pick.randint(-(10**digits) + 1, 10**digits - 1)).scaleb(-scale, decimal.Context(99))
+
+    def times(low: int, high: int) -> list[int]:
+        return [pick.randint(low, high) for _ in range(n)]
+
+    texts = pa.array([some(5) for _ in range(n)], pa.list_(pa.string()))
+    colours = [pick.choice(["red", "green", "größe"]) for _ in range(n)]
+    return pa.table(
+        {
+            "texts": texts,
+            "large": pa.array([some(4) for _ in range(n)], pa.large_list(pa.large_string())),
+            "nested": pa.array(
+                [[pick.choice([None, some(3), []]) for _ in range(pick.randint(0, 3))] for _ in range(n)],
+                pa.list_(pa.list_(pa.string())),
+            ),
+            "pair": pa.array([[pick.choice(words), pick.choice(words)] for _ in range(n)], pa.list_(pa.string(), 2)),
+            "coded": pa.array([some(4) for _ in range(n)], pa.list_(pa.string())).cast(
+                pa.list_(pa.dictionary(pa.int32(), pa.string()))
+            ),
+            "box": pa.array(rng.random((n, 4)).tolist(), pa.list_(pa.float64(), 4)),
+            "numbers": pa.array([rng.integers(0, 9, pick.randint(0, 5)).tolist() for _ in range(n)]).cast(
+                pa.large_list(pa.int16())
+            ),
+            "colour": pa.array(colours).dictionary_encode(),
+            "size": pa.DictionaryArray.from_arrays(pa.array(times(0, 3), pa.int8()), pa.array([7, 1 << 40, -3, 0])),
+            "code": pa.DictionaryArray.from_arrays(pa.array(times(0, 1), pa.uint16()), pa.array([b"\x00\xff", b""])),
+            "long": pa.array([pick.choice(words) for _ in range(n)], pa.large_string()),
+            "bytes": pa.array([rng.bytes(pick.randint(0, 9)) for _ in range(n)], pa.large_binary()),
+            "price": pa.array([number(9, 2) for _ in range(n)], pa.decimal128(9, 2)),
+            "small": pa.array([number(15, 15) for _ in range(n)], pa.decimal128(15, 15)),
+            "exact": pa.array([number(38, 18) for _ in range(n)], pa.decimal128(38, 18)),
+            "huge": pa.array([number(60, 3) for _ in range(n)], pa.decimal256(60, 3)),
+            "date": pa.array(times(-9999, 99999), pa.int32()).cast(pa.date32()),
+            "time": pa.array(times(0, 86399999), pa.int32()).cast(pa.time32("ms")),
+            "moment": pa.array(times(-(2**40), 2**40), pa.timestamp("us", tz="Europe/Berlin")),
+            "exactly": pa.array(times(-(2**60), 2**60), pa.timestamp("ns")).cast(pa.timestamp("ns")),
+            "span": pa.array(times(0, 2**50), pa.duration("us")),
+            "day": pa.array([dt.date(1970 + pick.randint(0, 99), 1, 2) for _ in range(n)]),
+        }
+    )
+
+
+def columns(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """pyarrow's other types in Parquet, with and without the schema of Arrow, with old timestamps, and in Arrow files
+    with dictionaries that change and grow; pandas' categories.
+    """
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def rows_of(table: Any) -> list[dict[str, Any]]:
+        names = dict(zip(table.column_names, table.schema.types, strict=True))
+        lists = {k: table[k].to_pylist() for k in names}
+        for k, t in names.items():
+            if pa.types.is_temporal(t) and k != "day":
+                lists[k] = table[k].combine_chunks().view(pa.int64() if t.bit_width == 64 else pa.int32()).to_pylist()
+        null = {k: table[k].is_null().to_pylist() for k in names}
+        return [
+            {k: told_null(t) if null[k][i] else told_column(lists[k][i], t) for k, t in names.items()}
+            for i in range(len(table))
+        ]
+
+    table = columns_table(rng, pick, pick.randint(20, 90))
+    plain = [c for c in table.column_names if c not in ("pair", "box")]  # without Arrow's schema they have any length
+    for name, keep in (("columns", True), ("columns_plain", False)):
+        path = out / f"{name}.parquet"
+        part = table if keep else table.select(plain)
+        group, page = pick.randint(7, 40), pick.choice(["1.0", "2.0"])
+        pq.write_table(part, path, store_schema=keep, row_group_size=group, data_page_version=page)
+        without = [] if keep else ["span"]  # a number then
+        assert pq.read_table(path).drop_columns(without).to_pylist() == part.drop_columns(without).to_pylist()
+        finish(out, name, rows_of(part), f"parquet:{path}")
+    some = [i if pick.random() < 0.6 else None for i in range(len(table))]
+    holes = table.drop_columns("box").take(pa.array(some, pa.int64()))  # a list of fixed length has no default
+    without = holes.drop_columns("pair")  # pyarrow writes no nulls of fixed length into Parquet
+    pq.write_table(without, out / "nulls.parquet", row_group_size=pick.randint(7, 40))
+    finish(out, "columns_nulls", rows_of(without), f"parquet:{out}/nulls.parquet?nulls=default")
+    with pa.OSFile(str(out / "nulls.arrow"), "wb") as f, pa.ipc.new_file(f, holes.schema) as w:
+        w.write_table(holes, max_chunksize=pick.randint(7, 40))
+    finish(out, "columns_nulls_arrow", rows_of(holes), f"hf:{out}/nulls.arrow?nulls=default")
+    old = table.select(["exactly", "colour"])
+    pq.write_table(old, out / "old.parquet", use_deprecated_int96_timestamps=True, store_decimal_as_integer=True)
+    assert pq.read_table(out / "old.parquet")["exactly"].to_pylist() == old["exactly"].to_pylist()
+    finish(out, "columns_old", rows_of(old), f"parquet:{out}/old.parquet")
+    short = table.select(["price", "small", "exact"])
+    pq.write_table(short, out / "decimals.parquet", store_decimal_as_integer=True)
+    assert pq.read_table(out / "decimals.parquet").to_pylist() == short.to_pylist()
+    finish(out, "columns_decimals", rows_of(short), f"parquet:{out}/decimals.parquet")
+
+    kinds = pd.Categorical([pick.choice(["a", "bb", "ü"]) for _ in range(30)])
+    frame = pd.DataFrame({"kind": kinds, "n": pd.Categorical(rng.integers(0, 3, 30) * 1000), "x": range(30)})
+    frame.to_parquet(out / "pandas.parquet")
+    read = pd.read_parquet(out / "pandas.parquet")
+    rows = [{"kind": k, "n": np.int64(n), "x": np.int64(x)} for k, n, x in read.itertuples(index=False)]
+    finish(out, "columns_pandas", rows, f"parquet:{out}/pandas.parquet")
+
+    with pa.OSFile(str(out / "columns.arrow"), "wb") as f, pa.ipc.new_file(f, table.schema) as w:
+        w.write_table(table, max_chunksize=pick.randint(7, 40))
+    with pa.OSFile(str(out / "columns.arrow")) as f, pa.ipc.open_file(f) as r:
+        assert r.read_all().to_pylist() == table.to_pylist()
+    finish(out, "columns_arrow", rows_of(table), f"hf:{out}/columns.arrow")
+    for deltas in (False, True):  # each batch has another dictionary, or more of the same
+        path, parts, values = out / f"stream{deltas:d}.arrow", [], []
+        for k in range(pick.randint(2, 5)):
+            values = (values if deltas else []) + [f"{k} {v}" for v in range(pick.randint(1, 4))]
+            numbers = [pick.choice([None, *range(len(values))]) for _ in range(9)]
+            coded = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int16()), pa.array(values))
+            parts.append(pa.record_batch({"word": coded, "n": pa.array(range(9))}))
+        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=deltas)
+        with pa.OSFile(str(path), "wb") as f, pa.ipc.new_stream(f, parts[0].schema, options=options) as w:
+            for part in parts:
+                w.write_batch(part)
+        with pa.ipc.open_stream(str(path)) as r:
+            read = [row for batch in r for row in batch.to_pylist()]
+        rows = [{"word": row["word"] or "", "n": np.int64(row["n"])} for row in read]
+        finish(out, f"columns_stream{deltas:d}", rows, f"hf:{path}?nulls=default")
+
+
 def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     """Biopython's writer, plain and with its bgzip, with the index that pyfaidx makes and without; pyfaidx's reader."""
     from Bio import SeqIO, bgzf
@@ -306,6 +495,7 @@ FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] =
     "parquet": parquet,
     "fasta": fasta,
     "pixels": pixels,
+    "columns": columns,
 }
 
 

@@ -18,6 +18,7 @@ type arrowColumn struct {
 	field record.Field
 	path  []int // from the table's fields down to the values
 	file  bool  // the values are files in a struct of bytes and path
+	list  bool  // the values are lists of text, as JSON
 }
 
 // at is the part of the schema that holds the values; above are the structs around it, the outermost first.
@@ -136,6 +137,10 @@ func (b *columnBuilder) add(f *arrow.Field, name string, path []int) error {
 	switch f.Kind {
 	case arrow.Bool, arrow.Int, arrow.Float:
 		c.field = scalarField(name, numberType(f))
+	case arrow.Decimal:
+		if c.field = scalarField(name, record.Float64); f.Exact() {
+			c.field = textField(name)
+		}
 	case arrow.Text:
 		c.field = textField(name)
 	case arrow.Binary:
@@ -153,9 +158,13 @@ func (b *columnBuilder) add(f *arrow.Field, name string, path []int) error {
 		}
 		return nil
 	case arrow.List, arrow.FixedList:
+		if f.OfTexts() {
+			c.field, c.list = textField(name), true
+			break
+		}
 		dims, d := b.shape(f, name)
 		if d == 0 {
-			b.refuse(name, "is a list of what are no numbers, which a field cannot hold")
+			b.refuse(name, "is a list of what are neither numbers nor text, which a field cannot hold")
 			return nil
 		}
 		if len(dims) > record.MaxDims {
@@ -221,6 +230,9 @@ func (b *columnBuilder) shape(f *arrow.Field, name string) ([]int64, record.DTyp
 				dims[i] = *s[i]
 			}
 		}
+	}
+	if f.Encoded() { // a column of them has a number for each value
+		return dims, 0
 	}
 	return dims, numberType(f)
 }
@@ -314,6 +326,9 @@ func (c *arrowColumn) null(a Address) (record.Content, error) {
 		return record.Content{}, ErrNoValue
 	case "":
 		return record.Content{}, errors.New("is null; ?nulls=default puts NaN, 0, false or nothing in its place")
+	}
+	if c.list {
+		return record.Content{Data: []byte("[]")}, nil
 	}
 	v, err := nullValue(&c.field)
 	if err != nil {

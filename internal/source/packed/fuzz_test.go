@@ -62,6 +62,11 @@ func FuzzTables(f *testing.F) {
 	for _, b := range tableSeeds(f) {
 		f.Add(b)
 	}
+	b, err := os.ReadFile(filepath.Join("testdata", "columns.arrow"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
 	suffix := map[string]string{"parquet": ".parquet", "fasta": ".fa", "tfrecord": ".tfrecord", "hf": ".arrow",
 		"lmdb": ".mdb"}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -11,10 +11,10 @@ import (
 var inRanges = []string{"wds", "mds", "cifar10", "cifar100", "idx", "jsonl", "csv", "text", "tfrecord", "fasta"}
 
 // InRanges reports whether the samples of a file are ranges of its bytes. They are not where it is compressed, nor in
-// formats that keep columns, pages or pieces of samples.
+// formats that keep columns, pages or pieces of samples. Names do not say whether TFRecords are: see DecodedAt.
 func InRanges(scheme, file string) bool {
 	compressed := []string{".gz", ".tgz", ".bgz", ".bz2", ".zst", ".zstd", ".br", ".zip", ".snappy"}
-	return slices.Contains(inRanges, scheme) && !slices.Contains(compressed, strings.ToLower(path.Ext(file)))
+	return slices.Contains(inRanges, scheme) && (scheme == "tfrecord" || !slices.Contains(compressed, strings.ToLower(path.Ext(file))))
 }
 
 // Decoded reports whether the samples of a file may be held in pieces, so that its Rows are InPieces: row groups,

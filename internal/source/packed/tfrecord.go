@@ -1,7 +1,7 @@
 package packed
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,9 +24,10 @@ type tfrecord struct{ identity }
 func (tfrecord) Scheme() string { return "tfrecord" }
 
 // tfShards are the names that TensorFlow's writers give to parts, such as train-00000-of-00010.
-var tfShards = regexp.MustCompile(`\.tfrecords?($|[-.])|\.tfrec$|-\d{5}-of-\d{5}$`)
+var tfShards = regexp.MustCompile(`\.tfrecords?($|[-.])|\.tfrec$|-\d{5}-of-\d{5}(\.gz)?$`)
 
-// Files expands braces and lists; a folder stands for its files that are named like TFRecords.
+// Files expands braces and lists; a folder stands for its files that are named like TFRecords. What a file is unpacked
+// from is left out beside it.
 func (tfrecord) Files(a Address) (files, beside []string, err error) {
 	files, err = someFiles(a, "*.tfrecord", func(name string) bool {
 		return tfShards.MatchString(name) && !strings.HasSuffix(name, ".index") && !strings.HasSuffix(name, ".json")
@@ -33,11 +35,16 @@ func (tfrecord) Files(a Address) (files, beside []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	plain := map[string]bool{}
 	for _, f := range files {
-		if compressedName(f) {
-			return nil, nil, fmt.Errorf("%q is compressed, so that no record in it can be read alone; unpack it with gunzip", f)
+		plain[f] = true
+		if compressedName(f) && !strings.HasSuffix(f, ".gz") {
+			return nil, nil, fmt.Errorf("%q is compressed, and larder reads TFRecords of gzip and zlib; unpack it", f)
 		}
 	}
+	files = slices.DeleteFunc(files, func(f string) bool {
+		return strings.HasSuffix(f, ".gz") && plain[strings.TrimSuffix(f, ".gz")]
+	})
 	return files, nil, nil
 }
 
@@ -54,49 +61,34 @@ const (
 	tfTail = 4  // the checksum of the bytes
 )
 
-// tfRecords calls each for every record of a file. The bytes are valid during the call.
-func tfRecords(ctx context.Context, f io.ReaderAt, size int64, each func(i, off int64, b []byte) error) error {
-	r := bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 1<<20)
-	var head [tfHead]byte
-	var b []byte
-	for i, at := int64(0), int64(0); at < size; i++ {
+// tfRecords calls each for every record of a file, with its number and its place; packed says that the place is one in
+// what the file unpacks to. The bytes are valid during the call.
+func tfRecords(
+	ctx context.Context, f io.ReaderAt, size int64, each func(i, off int64, packed bool, b []byte) error,
+) error {
+	in, err := openTF(f, size)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	var b bytes.Buffer
+	for i, at := int64(0), int64(0); ; i++ {
 		if i&63 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if size-at < tfHead+tfTail {
-			return fmt.Errorf("record %d, at byte %d: %d bytes are left, fewer than a record has", i, at, size-at)
+		end, err := in.next(&b, at)
+		if err != nil {
+			return fmt.Errorf("record %d, at byte %d%s: %w", i, at, in.of(), err)
 		}
-		if _, err := io.ReadFull(r, head[:]); err != nil {
-			return fmt.Errorf("record %d, at byte %d: %w", i, at, err)
+		if end {
+			return nil
 		}
-		n := binary.LittleEndian.Uint64(head[:])
-		if maskedCRC(head[:8]) != binary.LittleEndian.Uint32(head[8:]) {
-			if i == 0 && (head[0] == 0x1f && head[1] == 0x8b || head[0] == 0x78) {
-				return errors.New("it is compressed (gzip or zlib), so that no record in it can be read alone; write it without " +
-					"compression")
-			}
-			return fmt.Errorf("record %d, at byte %d: the checksum of its length is wrong", i, at)
-		}
-		if n > uint64(size-at-tfHead-tfTail) || n > maxRecordBytes {
-			return fmt.Errorf("record %d, at byte %d: it says %d bytes, and %d are left (a record has %d at most)", i, at, n,
-				size-at-tfHead-tfTail, maxRecordBytes)
-		}
-		if uint64(cap(b)) < n+tfTail {
-			b = make([]byte, n+tfTail)
-		}
-		b = b[:n+tfTail]
-		if _, err := io.ReadFull(r, b); err != nil {
-			return fmt.Errorf("record %d, at byte %d: %w", i, at, err)
-		}
-		if err := checkTail(b); err != nil {
-			return fmt.Errorf("record %d, at byte %d: %w", i, at, err)
-		}
-		if err := each(i, at+tfHead, b[:n]); err != nil {
+		n := b.Len() - tfTail
+		if err := each(i, at+tfHead, in.packing != "", b.Bytes()[:n]); err != nil {
 			return err
 		}
 		at += tfHead + int64(n) + tfTail
 	}
-	return nil
 }
 
 // checkTail compares bytes with the checksum behind them.
@@ -167,7 +159,7 @@ func (s *tfSeen) file(ctx context.Context, path string, open func(string) (Other
 	}
 	defer f.Close()
 	var e example
-	err = tfRecords(ctx, f, f.Len(), func(i, off int64, b []byte) error {
+	err = tfRecords(ctx, f, f.Len(), func(i, off int64, _ bool, b []byte) error {
 		if err := e.parse(b); err != nil {
 			return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
 		}
@@ -284,8 +276,11 @@ func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) e
 	label := labelField(f.Schema, labelFields)
 	var e example
 	var word [8]byte
-	err := tfRecords(ctx, f, f.Size, func(i, off int64, b []byte) error {
+	err := tfRecords(ctx, f, f.Size, func(i, off int64, packed bool, b []byte) error {
 		s := Sample{Key: rowKey(i), Off: off, Size: max(int64(len(b)), 1), Label: -1}
+		if packed {
+			s.Off = tfPacked | i
+		}
 		if label >= 0 {
 			if err := e.parse(b); err != nil {
 				return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
@@ -307,11 +302,19 @@ type tfRows struct {
 	stored *record.Schema
 }
 
-func (tfrecord) Open(_ context.Context, _ Address, f File) (Rows, error) {
+func (tfrecord) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if f.Schema == nil {
 		return nil, errNoSchema
 	}
-	return &tfRows{f, storedSchema(f.Schema)}, nil
+	packing, err := tfPacking(f, f.Size)
+	if err != nil {
+		return nil, err
+	}
+	r := tfRows{f, storedSchema(f.Schema)}
+	if packing != "" {
+		return &packedTF{r, f.blockKey(a)}, nil
+	}
+	return &r, nil
 }
 
 func (*tfRows) Close() error { return nil }
@@ -325,18 +328,27 @@ func (r *tfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, erro
 	if err := readFull(within(ctx, r.f), b, s.Off); err != nil {
 		return nil, fmt.Errorf("read %d bytes at %d: %w", len(b), s.Off, err)
 	}
-	if err := checkTail(b); err != nil {
+	err := checkTail(b)
+	if err == nil {
+		dst, err = r.append(dst, b[:s.Size])
+	}
+	if err != nil {
 		return nil, fmt.Errorf("at byte %d: %w", s.Off-tfHead, err)
 	}
+	return dst, nil
+}
+
+// append appends the record of a tf.Example.
+func (r *tfRows) append(dst, message []byte) ([]byte, error) {
 	var e example
-	if err := e.parse(b[:s.Size]); err != nil {
-		return nil, fmt.Errorf("at byte %d: %w", s.Off-tfHead, err)
+	if err := e.parse(message); err != nil {
+		return nil, err
 	}
 	values := make([]record.Content, len(r.stored.Fields))
 	for i := range values {
 		var err error
 		if values[i], err = e.content(&r.stored.Fields[i]); err != nil {
-			return nil, fmt.Errorf("at byte %d: feature %.80q %w", s.Off-tfHead, r.stored.Fields[i].Name, err)
+			return nil, fmt.Errorf("feature %.80q %w", r.stored.Fields[i].Name, err)
 		}
 	}
 	return record.Append(dst, r.stored, values)

@@ -17,6 +17,10 @@ type File struct {
 	batch  []batch
 	first  []int64 // the number of each batch's first row
 	rows   int64
+
+	dicts  map[int64]*dictionary // as of the end of what was walked
+	used   bool                  // a batch has dicts
+	memory int64                 // about how many bytes dictionaries have
 }
 
 // batch is where the buffers of a record batch lie.
@@ -25,6 +29,7 @@ type batch struct {
 	rows     int64
 	nodes    []fieldNode
 	buffers  []span // offsets in the file
+	dicts    map[int64]*dictionary
 }
 
 type fieldNode struct{ rows, nulls int64 }
@@ -32,6 +37,7 @@ type span struct{ at, size int64 }
 
 const (
 	magicFile   = "ARROW1\x00\x00"
+	magicTail   = "ARROW1"
 	maxMessage  = 64 << 20
 	maxBatches  = 1 << 24
 	maxRows     = 1 << 40
@@ -47,6 +53,15 @@ func (f *File) From(r io.ReaderAt) *File {
 
 // Reader is what the file is read through.
 func (f *File) Reader() io.ReaderAt { return f.r }
+
+// InMemory is about how many bytes are in memory while the file is open: places of buffers, and dictionaries.
+func (f *File) InMemory() int64 {
+	const perBatch, perSpan = 128, 16
+	if f.Schema == nil {
+		return f.memory
+	}
+	return f.memory + int64(len(f.batch))*(perBatch+perSpan*int64(f.Schema.nodes+f.Schema.buffers))
+}
 
 // Rows counts the rows of all batches.
 func (f *File) Rows() int64 { return f.rows }
@@ -87,16 +102,21 @@ func (f *File) Batches() []Batch {
 		if b.rows == 0 {
 			continue
 		}
-		x := Batch{First: f.first[i], Rows: b.rows, From: f.size}
-		for _, s := range b.buffers {
-			if s.size > 0 {
-				x.From, x.To = min(x.From, s.at), max(x.To, s.at+s.size)
-			}
-		}
-		x.From = min(x.From, x.To)
-		out = append(out, x)
+		from, to := b.values(f.size)
+		out = append(out, Batch{First: f.first[i], Rows: b.rows, From: from, To: to})
 	}
 	return out
+}
+
+// values is where the buffers of a batch lie in a file of size bytes.
+func (b *batch) values(size int64) (from, to int64) {
+	from = size
+	for _, s := range b.buffers {
+		if s.size > 0 {
+			from, to = min(from, s.at), max(to, s.at+s.size)
+		}
+	}
+	return min(from, to), to
 }
 
 // Open walks the messages of a file of size bytes.
@@ -109,6 +129,13 @@ func Open(ctx context.Context, r io.ReaderAt, size int64) (*File, error) {
 	}
 	if string(head) == magicFile {
 		at = int64(len(magicFile))
+		tail := make([]byte, len(magicTail))
+		if err := readAt(r, tail, max(size-int64(len(tail)), 0)); err != nil {
+			return nil, err
+		}
+		if string(tail) != magicTail {
+			return nil, errors.New("it begins as an Arrow file and does not end as one: it is cut")
+		}
 	}
 	for n := 0; ; n++ {
 		if n&63 == 63 && ctx.Err() != nil {
@@ -174,7 +201,11 @@ func (f *File) message(at int64) (next int64, end bool, err error) {
 	case body < 0 || body > f.size-from-n:
 		return 0, false, fmt.Errorf("it says %d bytes of values, and %d are left: it is cut", body, f.size-from-n)
 	case kind == 1 && f.Schema == nil:
-		f.Schema, err = parseSchema(inner)
+		if f.Schema, err = parseSchema(inner); err == nil {
+			err = f.Schema.strange
+		}
+	case kind == 2 && f.Schema != nil:
+		err = f.dictionaryBatch(inner, at, span{from + n, body})
 	case kind == 3 && f.Schema != nil:
 		err = f.record(inner, at, span{from + n, body})
 	default:
@@ -185,48 +216,57 @@ func (f *File) message(at int64) (next int64, end bool, err error) {
 
 // record takes a record batch whose values lie in body.
 func (f *File) record(t table, at int64, body span) error {
+	b, err := parseBatch(t, f.Schema, at, body)
+	if err != nil {
+		return err
+	}
+	if f.rows > maxRows || len(f.batch) >= maxBatches {
+		return fmt.Errorf("it has %d rows behind %d", b.rows, f.rows)
+	}
+	b.dicts, f.used = f.dicts, true
+	f.batch = append(f.batch, b)
+	f.first = append(f.first, f.rows)
+	f.rows += b.rows
+	return nil
+}
+
+// parseBatch reads a batch of rows of a schema, whose values lie in body.
+func parseBatch(t table, s *Schema, at int64, body span) (batch, error) {
 	b := batch{at: at, body: body.at, rows: int64(t.num(0, 8, 0))}
 	nodes, n := t.list(1, 16)
 	buffers, m := t.list(2, 16)
 	if _, ok := t.child(3); ok {
-		return errors.New("its values are compressed; save it without compression")
+		return b, errors.New("its values are compressed; save it without compression")
 	}
 	switch {
 	case t.f.bad:
-		return errFlat
-	case n != f.Schema.nodes || m != f.Schema.buffers:
-		return fmt.Errorf("it has %d columns and %d buffers, and its schema %d and %d", n, m, f.Schema.nodes,
-			f.Schema.buffers)
-	case b.rows < 0 || b.rows > maxRows || f.rows > maxRows || len(f.batch) >= maxBatches:
-		return fmt.Errorf("it has %d rows behind %d", b.rows, f.rows)
+		return b, errFlat
+	case n != s.nodes || m != s.buffers:
+		return b, fmt.Errorf("it has %d columns and %d buffers, and its schema %d and %d", n, m, s.nodes, s.buffers)
+	case b.rows < 0 || b.rows > maxRows:
+		return b, fmt.Errorf("it says %d rows", b.rows)
 	}
 	for i := range n {
 		x := fieldNode{int64(t.f.u(nodes+16*i, 8)), int64(t.f.u(nodes+16*i+8, 8))}
 		if x.rows < 0 || x.rows > maxRows || x.nulls < 0 || x.nulls > x.rows {
-			return fmt.Errorf("column %d has %d values and %d nulls", i, x.rows, x.nulls)
+			return b, fmt.Errorf("column %d has %d values and %d nulls", i, x.rows, x.nulls)
 		}
 		b.nodes = append(b.nodes, x)
 	}
 	for i := range m {
 		x := span{int64(t.f.u(buffers+16*i, 8)), int64(t.f.u(buffers+16*i+8, 8))}
 		if x.at < 0 || x.size < 0 || x.at > body.size || x.size > body.size-x.at {
-			return fmt.Errorf("buffer %d has %d bytes at %d of %d", i, x.size, x.at, body.size)
+			return b, fmt.Errorf("buffer %d has %d bytes at %d of %d", i, x.size, x.at, body.size)
 		}
 		x.at += body.at
 		b.buffers = append(b.buffers, x)
 	}
-	for i := range f.Schema.Fields {
-		if got := b.nodes[f.Schema.Fields[i].node].rows; got != b.rows {
-			return fmt.Errorf("column %q has %d values for %d rows", f.Schema.Fields[i].Name, got, b.rows)
+	for i := range s.Fields {
+		if got := b.nodes[s.Fields[i].node].rows; got != b.rows {
+			return b, fmt.Errorf("column %q has %d values for %d rows", s.Fields[i].Name, got, b.rows)
 		}
 	}
-	if err := b.checkRows(f.Schema); err != nil {
-		return err
-	}
-	f.batch = append(f.batch, b)
-	f.first = append(f.first, f.rows)
-	f.rows += b.rows
-	return nil
+	return b, b.checkRows(s)
 }
 
 // maxBare is how many rows a batch may have whose columns hold no bytes.
@@ -252,10 +292,13 @@ func (b *batch) checkRows(s *Schema) error {
 func (b *batch) holds(c *Field) (bool, error) {
 	rows, width := b.nodes[c.node].rows, int64(0) // bits of a value in its buffer
 	size := func(k int) int64 { return b.buffers[c.buffer+k].size }
+	if c.dict != nil {
+		c = &c.dict.index
+	}
 	switch c.Kind {
 	case Bool:
 		width = 1
-	case Int, Float:
+	case Int, Float, Decimal:
 		width = int64(c.Bits)
 	case Text, Binary, List:
 		if width = 32; c.large {
@@ -302,7 +345,8 @@ type Value struct {
 	Data []byte  // little-endian; bools are bytes
 }
 
-// Read reads one row of a column: Bool, Int, Float, Text, Binary, and lists of numbers. most bounds the bytes of it.
+// Read reads one row of a column: Bool, Int, Float, Decimal, Text, Binary, lists of numbers, and lists of text, which
+// are JSON. most bounds the bytes of it.
 func (f *File) Read(c *Field, row, most int64) (Value, error) {
 	k, in, err := f.find(row)
 	if err != nil {
@@ -365,7 +409,12 @@ func (r *reader) read(c *Field, row int64) (Value, error) {
 	if ok, err := r.valid(c, row, row+1); err != nil || !ok {
 		return Value{Null: !ok}, err
 	}
+	if c.dict != nil {
+		return r.encoded(c, row)
+	}
 	switch c.Kind { //nolint:exhaustive // the others are numbers
+	case Decimal:
+		return r.decimal(c, row)
 	case Text, Binary:
 		if c.Width > 0 {
 			b, err := r.part(c, 1, row*int64(c.Width), int64(c.Width))
@@ -378,6 +427,13 @@ func (r *reader) read(c *Field, row int64) (Value, error) {
 		b, err := r.part(c, 2, from, to-from)
 		return Value{Data: b}, err
 	case List, FixedList:
+		if c.OfTexts() {
+			all, err := r.texts(c, row, row+1)
+			if err != nil {
+				return Value{}, err
+			}
+			return Value{Data: all[0]}, nil
+		}
 		return r.list(c, row)
 	}
 	b, _, err := r.numbers(c, row, row+1)

@@ -1,6 +1,9 @@
 package arrow
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Kind is what a column holds.
 type Kind int
@@ -16,15 +19,18 @@ const (
 	List
 	FixedList
 	Struct
+	Decimal
 )
 
 // Field is a column, or a part of one.
 type Field struct {
 	Name   string
 	Kind   Kind
-	Bits   int  // of Int and Float
+	Bits   int  // of Int and Float, and of Decimal in Arrow files
 	Signed bool // of Int
 	Width  int  // of FixedList: its elements; of Binary of a fixed width: its bytes; else 0
+	Digits int  // of Decimal
+	Scale  int  // of Decimal: how many of the digits are behind the point
 	Word   string
 	Inner  []Field
 	Meta   map[string]string
@@ -34,6 +40,7 @@ type Field struct {
 	node    int  // the number of its node in a batch, and of its first buffer
 	buffer  int
 	buffers int
+	dict    *encoding // nil = it is not dictionary-encoded
 }
 
 // Schema is what all batches of a file have.
@@ -42,6 +49,8 @@ type Schema struct {
 	Meta   map[string]string
 
 	nodes, buffers int
+	dicts          map[int64]*encoding // by number; nil = of columns that are not read
+	strange        error               // about the first column whose batches cannot be walked
 }
 
 const (
@@ -78,10 +87,22 @@ func (s *Schema) field(t table, depth int) (Field, error) {
 		return Field{}, fmt.Errorf("its schema is deeper than %d levels or has more than %d columns", maxDepth, maxColumns)
 	}
 	f := Field{Name: t.text(0), Meta: t.pairs(6), node: s.nodes, buffer: s.buffers, buffers: 2}
-	if err := f.kind(t); err != nil {
+	if err := f.kind(t); errors.Is(err, errStrange) && s.strange == nil {
+		s.strange = err
+	} else if err != nil && !errors.Is(err, errStrange) {
 		return f, err
 	}
 	s.nodes++
+	if d, ok := t.child(4); ok {
+		if err := f.encode(d); err != nil {
+			return f, err
+		}
+		if err := s.encoded(int64(d.num(0, 8, 0)), &f); err != nil {
+			return f, err
+		}
+		s.buffers += f.buffers
+		return f, nil // what is inside of it lies in the dictionary
+	}
 	s.buffers += f.buffers
 	at, n := t.list(5, 4)
 	for k := range n {
@@ -103,9 +124,6 @@ func (f *Field) kind(t table) error {
 	if typ.f == nil {
 		typ = table{t.f, 0}
 	}
-	if _, ok := t.child(4); ok {
-		return fmt.Errorf("column %q is dictionary-encoded; save it decoded", f.Name)
-	}
 	code := t.num(2, 1, 0)
 	switch code {
 	case 1:
@@ -121,8 +139,11 @@ func (f *Field) kind(t table) error {
 		}
 	case 6:
 		f.Kind = Bool
-	case 7, 11:
-		f.Kind, f.Word = Other, map[uint64]string{7: "decimal", 11: "interval"}[code]
+	case 7:
+		f.SetDecimal(int(int32(typ.num(0, 4, 0))), int(int32(typ.num(1, 4, 0))))
+		f.Bits = int(typ.num(2, 4, 128))
+	case 11, 14, 17, 22, 25, 26:
+		f.other(code, typ)
 	case 8: // dates: days, or milliseconds
 		f.Kind, f.Signed, f.Bits = Int, true, 32
 		if typ.num(0, 2, 1) == 1 {
@@ -140,14 +161,41 @@ func (f *Field) kind(t table) error {
 		f.Kind, f.Width = Binary, int(int32(typ.num(0, 4, 0)))
 	case 16:
 		f.Kind, f.Width, f.buffers = FixedList, int(int32(typ.num(0, 4, 0))), 1
+	case 23, 24:
+		f.Kind, f.Word = Other, "view"
+		return fmt.Errorf("column %q is a view, as of text of polars, %w, or cast to text or binary", f.Name, errStrange)
 	default:
-		return fmt.Errorf("column %q has the type %d of Arrow, which larder does not read", f.Name, code)
+		f.Kind, f.Word = Other, fmt.Sprintf("%d of Arrow", code)
+		return fmt.Errorf("column %q has the type %d of Arrow, %w", f.Name, code, errStrange)
 	}
 	number := f.Kind == Int && f.Bits != 8 || f.Kind == Float
+	if f.Kind == Decimal && f.Bits != 32 && f.Bits != 64 && f.Bits != 128 && f.Bits != 256 {
+		return fmt.Errorf("column %q has decimals of %d bits", f.Name, f.Bits)
+	}
 	if number && f.Bits != 16 && f.Bits != 32 && f.Bits != 64 || f.Width < 0 || code == 15 && f.Width == 0 {
 		return fmt.Errorf("column %q has values of %d bits or %d bytes", f.Name, f.Bits, f.Width)
 	}
 	return nil
+}
+
+// other is a type that no field of a record can hold; its batches can be walked.
+func (f *Field) other(code uint64, typ table) {
+	f.Kind = Other
+	switch code {
+	case 11:
+		f.Word = "interval"
+	case 14:
+		f.Word, f.buffers = "union", 1
+		if typ.num(0, 2, 0) == 1 { // dense
+			f.buffers = 2
+		}
+	case 17:
+		f.Word = "map"
+	case 22:
+		f.Word, f.buffers = "run-end encoded", 0
+	default:
+		f.Word, f.buffers = "list view", 3
+	}
 }
 
 // ParseSchema reads the message of a schema by itself, as Parquet files of Arrow keep it.

@@ -21,6 +21,7 @@ type File struct {
 
 	r      io.ReaderAt
 	size   int64
+	footer int64 // bytes
 	file   *pq.File
 	meta   *format.FileMetaData
 	leaves []leaf
@@ -77,7 +78,7 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f = &File{r: r, size: size, file: file, meta: file.Metadata(), Meta: map[string]string{}}
+	f = &File{r: r, size: size, footer: n, file: file, meta: file.Metadata(), Meta: map[string]string{}}
 	for _, pair := range f.meta.KeyValueMetadata {
 		f.Meta[pair.Key] = pair.Value
 	}
@@ -98,6 +99,14 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 	}
 	fixLists(f.Fields, f.Meta["ARROW:schema"])
 	return f, nil
+}
+
+// perChunk is about what the library keeps of a column of a row group.
+const perChunk = 1 << 10
+
+// InMemory is about how many bytes the file's footer has in memory.
+func (f *File) InMemory() int64 {
+	return f.footer + perChunk*int64(len(f.Groups))*int64(len(f.leaves))
 }
 
 // From is the same file, read through another reader of it.

@@ -89,6 +89,9 @@ func (r *columnReader) row(c *Cell) error {
 		c.Data = r.data
 		return err
 	}
+	if r.field.Kind == arrow.Text {
+		return r.texts(c, v)
+	}
 	return r.list(c, v)
 }
 
@@ -191,6 +194,17 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
+const (
+	unixDay  = 2440588 // the Julian day of 1970-01-01
+	dayNanos = 24 * 60 * 60 * 1_000_000_000
+)
+
+// decimal appends a decimal, which is big-endian.
+func (r *columnReader) decimal(b []byte) (err error) {
+	r.data, err = r.field.AppendDecimal(r.data, b)
+	return err
+}
+
 // take appends a value, little-endian.
 func (r *columnReader) take(v *pq.Value) error {
 	le := binary.LittleEndian
@@ -203,15 +217,27 @@ func (r *columnReader) take(v *pq.Value) error {
 		}
 		r.data = append(r.data, b)
 	case pq.Int32:
+		if f.Kind == arrow.Decimal {
+			return r.decimal(binary.BigEndian.AppendUint32(nil, uint32(v.Int32())))
+		}
 		r.data = le.AppendUint32(r.data, uint32(v.Int32()))[:len(r.data)+f.Bits/8]
 	case pq.Int64:
+		if f.Kind == arrow.Decimal {
+			return r.decimal(binary.BigEndian.AppendUint64(nil, uint64(v.Int64())))
+		}
 		r.data = le.AppendUint64(r.data, uint64(v.Int64()))[:len(r.data)+f.Bits/8]
 	case pq.Float:
 		r.data = le.AppendUint32(r.data, v.Uint32())
 	case pq.Double:
 		r.data = le.AppendUint64(r.data, v.Uint64())
+	case pq.Int96:
+		x := v.Int96()
+		r.data = le.AppendUint64(r.data, uint64((int64(x[2])-unixDay)*dayNanos+int64(uint64(x[1])<<32|uint64(x[0]))))
 	case pq.ByteArray, pq.FixedLenByteArray:
 		b := v.ByteArray()
+		if f.Kind == arrow.Decimal {
+			return r.decimal(b)
+		}
 		if f.Kind == arrow.Float && len(b) != 2 {
 			return fmt.Errorf("a value of %d bytes", len(b))
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
+	"strings"
 
 	pq "github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/deprecated"
@@ -101,9 +102,12 @@ func logicalTypes(schema []format.SchemaElement) []string {
 		name := e.LogicalType.String()
 		if c := e.ConvertedType; name == "" && c.Valid { // files of before logical types
 			name = map[deprecated.ConvertedType]string{deprecated.UTF8: "STRING", deprecated.Enum: "ENUM",
-				deprecated.Json: "JSON", deprecated.Decimal: "DECIMAL", deprecated.Uint8: "INT(8,false)",
+				deprecated.Json: "JSON", deprecated.Uint8: "INT(8,false)",
 				deprecated.Uint16: "INT(16,false)", deprecated.Uint32: "INT(32,false)", deprecated.Uint64: "INT(64,false)",
 				deprecated.Int8: "INT(8,true)", deprecated.Int16: "INT(16,true)"}[c.V]
+			if c.V == deprecated.Decimal {
+				name = fmt.Sprintf("DECIMAL(%d,%d)", e.Precision.V, e.Scale.V)
+			}
 		}
 		out = append(out, name)
 	}
@@ -126,9 +130,8 @@ func leafKind(f *arrow.Field, t pq.Type, logical string) {
 			(bits == 8 || bits == 16 || bits == 32 || bits == 64) && bits <= f.Bits {
 			f.Bits, f.Signed = bits, signed
 		}
-		if len(logical) >= 7 && logical[:7] == "DECIMAL" {
-			f.Kind, f.Word = arrow.Other, "decimal"
-		}
+	case pq.Int96: // a time of old writers: nanoseconds, as those of a timestamp
+		f.Kind, f.Bits, f.Signed = arrow.Int, 64, true
 	case pq.Float:
 		f.Kind, f.Bits = arrow.Float, 32
 	case pq.Double:
@@ -147,8 +150,10 @@ func leafKind(f *arrow.Field, t pq.Type, logical string) {
 	default:
 		f.Kind, f.Word = arrow.Other, t.String()
 	}
-	if f.Kind == arrow.Binary && len(logical) >= 7 && logical[:7] == "DECIMAL" {
-		f.Kind, f.Word = arrow.Other, "decimal"
+	if digits, scale := 0, 0; strings.HasPrefix(logical, "DECIMAL") && (f.Kind == arrow.Binary || f.Kind == arrow.Int) {
+		_, _ = fmt.Sscanf(logical, "DECIMAL(%d,%d)", &digits, &scale) // without digits it is no decimal that is read
+		f.Bits, f.Width = 0, 0
+		f.SetDecimal(digits, scale)
 	}
 }
 

@@ -1,0 +1,162 @@
+package arrow
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Lists of text are JSON: no array holds texts of several lengths, and lines of JSON give theirs so, too.
+
+// OfTexts reports whether a column holds lists of text.
+func (f *Field) OfTexts() bool {
+	if f.Kind != List && f.Kind != FixedList {
+		return false
+	}
+	for f.Kind == List || f.Kind == FixedList {
+		f = &f.Inner[0]
+	}
+	return f.Kind == Text
+}
+
+// AppendJSON appends a text as JSON has it: what is not ASCII stays.
+func AppendJSON(dst, text []byte) []byte {
+	dst = append(dst, '"')
+	for _, c := range text {
+		switch {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c >= 0x20:
+			dst = append(dst, c)
+		case c == '\n':
+			dst = append(dst, `\n`...)
+		case c == '\r':
+			dst = append(dst, `\r`...)
+		case c == '\t':
+			dst = append(dst, `\t`...)
+		case c == '\b':
+			dst = append(dst, `\b`...)
+		case c == '\f':
+			dst = append(dst, `\f`...)
+		default:
+			dst = fmt.Appendf(dst, `\u%04x`, c)
+		}
+	}
+	return append(dst, '"')
+}
+
+const jsonNull = "null"
+
+// texts are the rows [from, to) of text, or of lists of it, as JSON.
+func (r *reader) texts(c *Field, from, to int64) ([][]byte, error) {
+	var valid []byte
+	if r.nodes[c.node].nulls > 0 && r.buffers[c.buffer].size > 0 {
+		var err error
+		if valid, err = r.bits(c, 0, from, to); err != nil {
+			return nil, err
+		}
+	}
+	out, err := r.present(c, from, to)
+	for i := range valid {
+		if valid[i] == 0 && err == nil {
+			out[i] = []byte(jsonNull)
+		}
+	}
+	return out, err
+}
+
+// present are the same rows, of which none is null.
+func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
+	switch {
+	case to-from > r.most:
+		return nil, fmt.Errorf("column %q: a value of %d parts, and %d are the most", c.Name, to-from, r.most)
+	case c.dict != nil:
+		return r.meanings(c, from, to)
+	case c.Kind == FixedList && c.Width == 0:
+		return nil, fmt.Errorf("column %q: its lists have no elements", c.Name)
+	case c.Kind == FixedList:
+		n := int64(c.Width)
+		if to > maxRows/n {
+			return nil, fmt.Errorf("column %q: %d lists of %d", c.Name, to, n)
+		}
+		inner, err := r.texts(&c.Inner[0], from*n, to*n)
+		if err != nil {
+			return nil, err
+		}
+		out := make([][]byte, to-from)
+		for i := range out {
+			out[i] = joinJSON(inner[int64(i)*n : int64(i+1)*n])
+		}
+		return out, nil
+	}
+	all, err := r.bounds(c, from, to)
+	if err != nil {
+		return nil, err
+	}
+	first, out := all[0], make([][]byte, to-from)
+	if c.Kind == List {
+		inner, err := r.texts(&c.Inner[0], first, all[len(all)-1])
+		if err != nil {
+			return nil, err
+		}
+		for i := range out {
+			out[i] = joinJSON(inner[all[i]-first : all[i+1]-first])
+		}
+		return out, nil
+	}
+	b, err := r.part(c, 2, first, all[len(all)-1]-first)
+	if err != nil {
+		return nil, err
+	}
+	for i := range out {
+		out[i] = AppendJSON(nil, b[all[i]-first:all[i+1]-first])
+	}
+	return out, nil
+}
+
+// meanings are rows of text that is dictionary-encoded.
+func (r *reader) meanings(c *Field, from, to int64) ([][]byte, error) {
+	b, size, err := r.numbers(&c.dict.index, from, to)
+	if err != nil {
+		return nil, err
+	}
+	var valid []byte
+	if r.nodes[c.node].nulls > 0 && r.buffers[c.buffer].size > 0 {
+		if valid, err = r.bits(c, 0, from, to); err != nil {
+			return nil, err
+		}
+	}
+	out := make([][]byte, to-from)
+	total := int64(0)
+	for i := range out {
+		if valid != nil && valid[i] == 0 { // its number means nothing
+			continue
+		}
+		v, err := r.meaning(c, b[int64(i)*size:int64(i+1)*size])
+		if err != nil {
+			return nil, err
+		}
+		if out[i] = AppendJSON(nil, v.Data); v.Null {
+			out[i] = []byte(jsonNull)
+		}
+		if total += int64(len(out[i])); total > r.most {
+			return nil, fmt.Errorf("column %q: a value of more than %d bytes", c.Name, r.most)
+		}
+	}
+	return out, nil
+}
+
+// joinJSON is the list of some values.
+func joinJSON(values [][]byte) []byte {
+	n := 2
+	for _, v := range values {
+		n += len(v) + 1
+	}
+	out := append(slices.Grow([]byte(nil), n), '[')
+	for i, v := range values {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, v...)
+	}
+	return append(out, ']')
+}

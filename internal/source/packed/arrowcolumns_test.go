@@ -1,0 +1,56 @@
+package packed
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"larder/internal/record"
+)
+
+// TestColumnsOfAnArrowFile reads testdata/columns.arrow, which pyarrow wrote: a dictionary, lists of text, decimals of
+// 20 digits and lists of dictionary-encoded text.
+func TestColumnsOfAnArrowFile(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "columns.arrow"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/d/x.arrow"
+	s := fileSet{path: b}
+	format, _ := ByScheme("hf")
+	d := dataset{Address: Address{Scheme: "hf", Path: path}, format: format.(Records), files: []string{path}}
+	if d.schema, err = d.format.Schema(t.Context(), d.Address, d.files, s.open); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := d.each(s, func(_ Sample, blob []byte, bad error) error {
+		if bad != nil {
+			return bad
+		}
+		v, err := record.Open(blob)
+		if err != nil {
+			return err
+		}
+		var row []string
+		for _, x := range v.All {
+			row = append(row, string(x.Data))
+		}
+		got = append(got, strings.Join(row, " "))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{`a ["x",null] 1.50 ["x"]`, `b [] 1.50 []`, `a ["y"] 1.50 ["x","z"]`}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+	for what, damaged := range map[string][]byte{"without its end": b[:len(b)-3], "its end": append(bytes.Clone(b), 0)} {
+		s := fileSet{path: damaged}
+		if _, err := d.format.Schema(t.Context(), d.Address, d.files, s.open); err == nil ||
+			!strings.Contains(err.Error(), "does not end as one: it is cut") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
