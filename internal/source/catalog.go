@@ -433,6 +433,9 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			}
 			if ok && !how.force {
 				loaded.assignObjects(&c.objects, rs.index, nil, meta)
+				if rs.format != nil {
+					c.removeLog(rs.key()) // of a process that ended after another one had saved the index
+				}
 				done = true
 				c.publish(rs, loaded.shortened())
 				return nil
