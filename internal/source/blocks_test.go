@@ -181,7 +181,10 @@ func TestBlocksOfAStoreAreKept(t *testing.T) {
 	for _, uri := range []string{"wds:s3://data/{0..2}.tar", "wds:s3://data/{0..2}.tar?fields=jpg,cls"} {
 		tier, err := disk.Open(disk.Config{Dir: t.TempDir(), Size: 64 << 20})
 		must(t, err)
-		c, err := OpenCatalog(CatalogConfig{Stores: b.stores, Kept: tier, Spool: tier,
+		index := t.TempDir()
+		_, err = b.open(t, index).Add(t.Context(), "", uri) // else the tier has what the index read
+		must(t, err)
+		c, err := OpenCatalog(CatalogConfig{IndexDir: index, Stores: b.stores, Kept: tier, Spool: tier,
 			Logger: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		d, err := c.Add(t.Context(), "", uri)

@@ -72,6 +72,7 @@ type rootState struct {
 	// guarded: files of it are read for other users, so no link is followed.
 	guarded atomic.Bool
 	stores  *store.Stores          // what packed files of a store are looked at with; nil = there are none
+	kept    Kept                   // what keeps bytes of them; nil = nothing does
 	server  atomic.Pointer[string] // where it lies, for the disk tier; nil = not asked yet
 }
 
@@ -447,6 +448,9 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 			}
 			if ok && !how.force {
 				loaded.assignObjects(&c.objects, rs.index, nil, meta)
+				if rs.format != nil {
+					c.removeLog(rs.key()) // of a process that ended after another one had saved the index
+				}
 				done = true
 				c.publish(rs, loaded.shortened())
 				return nil

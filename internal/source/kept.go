@@ -2,8 +2,10 @@ package source
 
 import (
 	"context"
+	"strings"
 
 	"larder/internal/ident"
+	"larder/internal/store"
 	"larder/tiers/disk"
 )
 
@@ -11,6 +13,8 @@ import (
 type Kept interface {
 	// Get fills buf with the bytes of a key, and reports whether it could. whom.Group is the uri of the dataset.
 	Get(whom disk.Whom, k disk.Key, buf []byte) bool
+	// Has reports whether Get most likely could. It reads nothing, and counts nothing.
+	Has(k disk.Key) bool
 	// Put offers bytes that were read. It copies them and does not wait.
 	Put(whom disk.Whom, k disk.Key, b []byte)
 }
@@ -41,9 +45,9 @@ func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, b
 	rs := c.rootAt(row.root)
 	var key disk.Key
 	if c.cfg.Kept != nil {
-		key = disk.Key{Place: c.placeName(rs), Object: rs.path(row.sample), Version: uint64(row.mtime), Off: row.off,
+		key = disk.Key{Place: rs.placeName(), Object: rs.path(row.sample), Version: uint64(row.mtime), Off: row.off,
 			Size: row.size}
-		if c.cfg.Kept.Get(rs.whom(ctx), key, buf) {
+		if c.indexedPieces(rs, row).get(rs.whom(ctx), buf, row.off) || c.cfg.Kept.Get(rs.whom(ctx), key, buf) {
 			return nil
 		}
 	}
@@ -61,12 +65,21 @@ func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, b
 	return nil
 }
 
+// indexedPieces are what an index read of the packed file that holds an object; nil = there is none.
+func (c *Catalog) indexedPieces(rs *rootState, row object) *keptPieces {
+	if rs.format == nil {
+		return nil
+	}
+	return rs.pieces(store.Info{Key: keyOf(strings.TrimPrefix(rs.path(row.sample), rs.address.Place)),
+		Size: rs.state(row, row.sample).size, Version: uint64(row.mtime)})
+}
+
 // placeName names the server and the place of a root: equal names on two servers are two places.
-func (c *Catalog) placeName(rs *rootState) string {
+func (rs *rootState) placeName() string {
 	if p := rs.server.Load(); p != nil {
 		return *p
 	}
-	name := c.cfg.Stores.Identity(rs.root)
+	name := rs.stores.Identity(rs.root)
 	rs.server.Store(&name)
 	return name
 }
@@ -76,7 +89,7 @@ func (c *Catalog) placeOf(rs *rootState) string {
 	if rs.address.Place == "" {
 		return ""
 	}
-	return c.placeName(rs)
+	return rs.placeName()
 }
 
 var _ Kept = (*disk.Store)(nil)

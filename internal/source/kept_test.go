@@ -74,6 +74,8 @@ func (a *asked) Get(whom disk.Whom, _ disk.Key, _ []byte) bool {
 	return false
 }
 
+func (a *asked) Has(disk.Key) bool { return false }
+
 func (a *asked) Put(whom disk.Whom, _ disk.Key, _ []byte) { a.whom = append(a.whom, whom) }
 
 // TestReadsSayForWhom: the disk tier learns the dataset, and how many jobs want a sample.

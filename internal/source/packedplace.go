@@ -104,6 +104,7 @@ type storePlace struct {
 	// indexed knows files, and kept reads small ones through the disk tier; nil = the store is asked.
 	indexed func(path string) (store.Info, bool)
 	kept    func(in store.Info) io.ReaderAt
+	rs      *rootState
 
 	mu    sync.Mutex // guards what follows
 	known map[string]store.Info
@@ -119,7 +120,7 @@ func (rs *rootState) look(ctx context.Context) (packed.Address, *storePlace, err
 	if err != nil {
 		return a, nil, err
 	}
-	at := &storePlace{ctx: ctx, st: st, known: map[string]store.Info{}}
+	at := &storePlace{ctx: ctx, st: st, rs: rs, known: map[string]store.Info{}}
 	a.At = at
 	return a, at, nil
 }
@@ -263,7 +264,7 @@ func (rs *rootState) openFile(ctx context.Context, rel string, was fileMeta) (
 		return packed.File{}, nil, err
 	}
 	in := store.Info{Key: keyOf(path), Size: was.size, Version: uint64(was.mtime)}
-	ahead := store.NewAhead(ctx, at.st, in)
+	ahead := rs.aheadOf(ctx, at.st, in)
 	return packed.File{ReaderAt: ahead, Path: path, Size: was.size, Beside: at.openBeside}, ahead, nil
 }
 
@@ -280,7 +281,7 @@ func (p *storePlace) openBeside(path string) (packed.Other, error) {
 	if err != nil {
 		return nil, err
 	}
-	return besideObject{store.NewAhead(p.ctx, p.st, in), in.Size}, nil
+	return besideObject{p.rs.aheadOf(p.ctx, p.st, in), in.Size}, nil
 }
 
 // scanners is how many files of a store are scanned beside each other: most of the time they wait for an answer.

@@ -250,3 +250,25 @@ func TestWebAddressesOfPackedFilesStayThemselves(t *testing.T) {
 		stores.Close()
 	}
 }
+
+// TestAFolderThatCannotBeListed: the error is the store's, not that there is no such folder.
+func TestAFolderThatCannotBeListed(t *testing.T) {
+	b := newBucket(t)
+	b.put(t, "rows/1.jsonl", "{\"x\": 1}\n")
+	all := b.next
+	b.next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("list-type") {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		all.ServeHTTP(w, r)
+	})
+	_, err := b.open(t, "").Add(t.Context(), "", "jsonl:s3://data/rows")
+	if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "access is denied") {
+		t.Errorf("%v", err)
+	}
+	d, err := b.open(t, "").Add(t.Context(), "", "jsonl:s3://data/rows/{1..1}.jsonl") // needs no list
+	if err != nil || d.LiveCount() != 1 {
+		t.Errorf("%v", err)
+	}
+}

@@ -25,7 +25,8 @@ func (c *Catalog) rootState(at place) *rootState {
 	defer c.mu.Unlock()
 	rs, ok := c.byRoot[at.uri]
 	if !ok {
-		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1), stores: c.cfg.Stores}
+		rs = &rootState{place: at, index: uint32(len(c.roots)), sem: make(chan struct{}, 1), stores: c.cfg.Stores,
+			kept: c.cfg.Kept}
 		c.roots = append(c.roots, rs)
 		c.byRoot[at.uri] = rs
 	}

@@ -6,25 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"golang.org/x/sys/unix"
 
 	"larder/internal/record"
 	"larder/internal/source/packed"
 )
 
-// The scan log of one root: what a scan of packed files found in each of them so far, beside the saved index, until
+// The scan log of a root: what a scan of packed files found in each of them so far, beside the saved index, until
 // that is whole. docs/format/index.md describes the bytes. It is a cache: an entry that is torn, or of a file that is
 // not what it was, is a file that is scanned again.
 const (
@@ -35,6 +32,8 @@ const (
 	maxLog = 4 << 30
 	// logWaste is how many bytes of entries that count no longer a scan log may have, beside as many as do count.
 	logWaste = 1 << 20
+	// maxLogs is how many processes that index the same files at once have a file each.
+	maxLogs = 8
 	// logAge is how long a scan log is left that no scan takes up again.
 	logAge = 30 * 24 * time.Hour
 )
@@ -48,9 +47,10 @@ const (
 // scanLog reads what an earlier scan left, and appends what this one finds. Its zero value, and nil, keep nothing. add
 // may be called from any goroutine.
 type scanLog struct {
-	path, uri string
-	mark      uint64 // of the files that others are read with
-	log       *slog.Logger
+	paths []string // where its file, and those of other processes, may be
+	uri   string
+	mark  uint64 // of the files that others are read with
+	log   *slog.Logger
 
 	kept      map[string]*scanned // by rel
 	marks     map[string]uint64   // of the schemas that they were scanned with, by rel
@@ -59,113 +59,12 @@ type scanLog struct {
 	schemaKey uint64
 
 	mu   sync.Mutex // guards what follows
-	f    *os.File   // locked; nil = there is none yet, or another process writes it
+	path string     // of f
+	f    *os.File   // locked; nil = there is none yet
 	seed uint64     // of the checksums of entries
 	size int64
+	said bool // the schema is in f
 	off  bool // nothing is appended any more
-}
-
-// scanLog is the scan log of a root; nil = nothing is kept.
-func (c *Catalog) scanLog(rs *rootState) *scanLog {
-	if c.cfg.IndexDir == "" || rs.format == nil {
-		return nil
-	}
-	if _, lists := rs.format.(packed.Listing); lists { // they are few and small, and read again each time
-		return nil
-	}
-	return &scanLog{path: c.logPath(rs.key()), uri: rs.key(), log: c.log}
-}
-
-func (c *Catalog) logPath(key string) string {
-	return filepath.Join(c.cfg.IndexDir, strings.TrimSuffix(indexName(key, 0), indexSuffix)+logSuffix)
-}
-
-// removeLog deletes the scan log of a root, whose index is whole or is not wanted any more, and returns its size.
-func (c *Catalog) removeLog(key string) int64 {
-	if c.cfg.IndexDir == "" {
-		return 0
-	}
-	path := c.logPath(key)
-	fi, err := os.Lstat(path)
-	if err == nil {
-		err = os.Remove(path)
-	}
-	switch {
-	case err == nil:
-		return fi.Size()
-	case !errors.Is(err, fs.ErrNotExist):
-		c.log.Warn("a scan log cannot be removed; the next index removes it", "scan_log", path, "error", err)
-	}
-	return 0
-}
-
-// removeOldLogs deletes scan logs that no scan has taken up for long.
-func removeOldLogs(dir string) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+logSuffix))
-	if err != nil { // of the pattern: the folder has brackets in its name
-		return
-	}
-	for _, p := range paths {
-		if fi, err := os.Lstat(p); err == nil && time.Since(fi.ModTime()) > logAge {
-			_ = os.Remove(p) // another start tries again
-		}
-	}
-}
-
-// open reads what an earlier scan left. rows are the files as they are now; beside are those that others are read with.
-func (l *scanLog) open(rows, beside []scanned) {
-	if l == nil {
-		return
-	}
-	h := xxhash.New()
-	for i := range beside {
-		_, _ = fmt.Fprintf(h, "\x00%s %+v", beside[i].rel, beside[i].st) // a hash never fails
-	}
-	l.mark, l.kept, l.marks = h.Sum64(), map[string]*scanned{}, map[string]uint64{}
-	l.schemas = map[uint64]record.Schema{}
-	l.schemaKey = filesKey(rows)
-	f, err := os.OpenFile(l.path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			l.stop("read", err)
-		}
-		return
-	}
-	locked := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil // else another process indexes the same files
-	end, waste, err := l.read(f, rows)
-	switch {
-	case err != nil:
-		l.stop("read", err)
-	case !locked || waste < 0: // it is of another dataset, whose hash is the same
-		l.off = true
-	default:
-		anew := waste > end-waste+logWaste
-		if anew {
-			end = 0
-		}
-		if err := f.Truncate(end); err != nil {
-			l.stop("cut", err)
-			break
-		}
-		l.f, l.size = f, end
-		if anew {
-			l.rewrite(rows)
-		}
-		return
-	}
-	_ = f.Close() // nothing was written
-}
-
-// rewrite writes again what is kept, after the file was emptied.
-func (l *scanLog) rewrite(rows []scanned) {
-	if s, ok := l.schemas[l.schemaKey]; ok {
-		l.schema = &s
-	}
-	for i := range rows {
-		if r := l.kept[rows[i].rel]; r != nil {
-			l.add(r, l.marks[r.rel])
-		}
-	}
 }
 
 // stop ends the appending: without a scan log everything works, and a scan that fails begins anew.
@@ -178,86 +77,86 @@ func (l *scanLog) stop(what string, err error) {
 	l.off = true
 }
 
-// read reads entries until the first that is torn, and keeps those of files that are as they were. It returns the end
-// of what is whole, and how much of that counts no longer; -1 in a file of another dataset.
-func (l *scanLog) read(f *os.File, rows []scanned) (end, waste int64, err error) {
-	fi, err := f.Stat()
+// read reads the entries of a file until the first that is torn, and keeps those of files that are as they were.
+func (l *scanLog) read(p *logPart, rows []scanned) error {
+	fi, err := p.f.Stat()
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	if !fi.Mode().IsRegular() {
-		return 0, 0, errors.New("it is no regular file")
+		return errors.New("it is no regular file")
 	}
-	in := bufio.NewReaderSize(io.NewSectionReader(f, 0, min(fi.Size(), maxLog)), 1<<16)
+	in := bufio.NewReaderSize(io.NewSectionReader(p.f, 0, min(fi.Size(), maxLog)), 1<<16)
 	head := make([]byte, indexHeader)
 	if _, err := io.ReadFull(in, head); err != nil || string(head[:8]) != logMagic ||
 		binary.LittleEndian.Uint32(head[8:]) != logVersion || binary.LittleEndian.Uint32(head[12:]) != 0 {
-		return 0, 0, nil
+		return nil
 	}
 	left := min(fi.Size(), maxLog) - indexHeader
 	n := binary.LittleEndian.Uint64(head[16:])
 	if left < 8 || n > uint64(left-8) {
-		return 0, 0, nil
+		return nil
 	}
 	payload := make([]byte, n+8)
 	if _, err := io.ReadFull(in, payload); err != nil {
-		return 0, 0, nil //nolint:nilerr // torn: it is written anew
+		return nil //nolint:nilerr // torn: it is written anew
 	}
 	sum := xxhash.Sum64(append(head, payload[:n]...))
 	if sum != binary.LittleEndian.Uint64(payload[n:]) {
-		return 0, 0, nil
+		return nil
 	}
 	r := &indexReader{b: payload[:n]}
 	if uri, mark := r.str(), r.u64(); r.err != nil || uri != l.uri {
-		return 0, -1, nil
+		p.foreign = true
+		return nil
 	} else if mark != l.mark { // with other labels, or another index.json, all files are other ones
-		return 0, 0, nil
+		return nil
 	}
 	now := make(map[string]fileMeta, len(rows))
 	for i := range rows {
 		now[rows[i].rel] = rows[i].st
 	}
-	l.seed = sum
-	end = indexHeader + int64(n) + 8
+	p.seed = sum
+	p.end = indexHeader + int64(n) + 8
 	for {
-		b, ok := l.entry(in, end, left+indexHeader)
+		b, ok := p.entry(in, left+indexHeader)
 		if !ok {
-			return end, waste, nil
+			return nil
 		}
-		if !l.take(b, now) {
-			waste += int64(len(b)) + 16
+		if !l.take(p, b, now) {
+			p.waste += int64(len(b)) + 16
 		}
-		end += int64(len(b)) + 16
+		p.end += int64(len(b)) + 16
 	}
 }
 
-// entry reads the next entry, which begins at a byte of a file of so many; false = there is no whole one.
-func (l *scanLog) entry(in io.Reader, at, size int64) ([]byte, bool) {
+// entry reads the next entry of a file of so many bytes; false = there is no whole one.
+func (p *logPart) entry(in io.Reader, size int64) ([]byte, bool) {
 	var word [8]byte
 	if _, err := io.ReadFull(in, word[:]); err != nil {
 		return nil, false
 	}
 	n := binary.LittleEndian.Uint64(word[:])
-	if size-at < 16 || n > uint64(size-at-16) {
+	if size-p.end < 16 || n > uint64(size-p.end-16) {
 		return nil, false
 	}
 	b := make([]byte, n+8)
 	if _, err := io.ReadFull(in, b); err != nil {
 		return nil, false
 	}
-	return b[:n], l.sum(at, b[:n]) == binary.LittleEndian.Uint64(b[n:])
+	return b[:n], sumOf(p.seed, p.end, b[:n]) == binary.LittleEndian.Uint64(b[n:])
 }
 
-// sum is the checksum of an entry in its place: what lay there in an earlier life of the file does not count.
-func (l *scanLog) sum(at int64, b []byte) uint64 {
+// sumOf is the checksum of an entry in its place: what lay there in an earlier life of the file does not count.
+func sumOf(seed uint64, at int64, b []byte) uint64 {
 	var d xxhash.Digest
-	d.ResetWithSeed(l.seed ^ uint64(at))
+	d.ResetWithSeed(seed ^ uint64(at))
 	_, _ = d.Write(b) // a hash never fails
 	return d.Sum64()
 }
 
-// take keeps an entry, if it counts.
-func (l *scanLog) take(b []byte, now map[string]fileMeta) bool {
+// take keeps an entry of a file, if it counts.
+func (l *scanLog) take(p *logPart, b []byte, now map[string]fileMeta) bool {
 	r := &indexReader{b: b}
 	if r.kind() == logSchema {
 		key := r.u64()
@@ -268,7 +167,7 @@ func (l *scanLog) take(b []byte, now map[string]fileMeta) bool {
 		if r.err != nil || len(r.b) > 0 || key != l.schemaKey {
 			return false
 		}
-		l.schemas[key] = s.schema
+		l.schemas[key], p.said = s.schema, true
 		return true
 	}
 	row, mark := readScanned(r)
@@ -276,6 +175,7 @@ func (l *scanLog) take(b []byte, now map[string]fileMeta) bool {
 		return false
 	}
 	l.kept[row.rel], l.marks[row.rel] = row, mark
+	p.rels = append(p.rels, row.rel)
 	return true
 }
 
@@ -293,7 +193,7 @@ func (l *scanLog) use(s *record.Schema, rows []scanned, check func(*scanned) fun
 	if l == nil {
 		return
 	}
-	if _, ok := l.schemas[l.schemaKey]; !ok {
+	if !l.said {
 		l.schema = s
 	}
 	mark := schemaMark(s)
@@ -332,7 +232,9 @@ func (l *scanLog) add(row *scanned, mark uint64) {
 	if err == nil {
 		err = l.write(b)
 	}
-	if err != nil {
+	if errors.Is(err, errLogsTaken) {
+		l.off = true
+	} else if err != nil {
 		l.stop("write", err)
 	}
 }
@@ -340,15 +242,9 @@ func (l *scanLog) add(row *scanned, mark uint64) {
 // begin writes what comes before the first file. The caller holds mu.
 func (l *scanLog) begin() error {
 	if l.f == nil {
-		f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
+		if err := l.create(); err != nil {
 			return err
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			_ = f.Close() // nothing was written
-			return err
-		}
-		l.f = f
 	}
 	if l.size == 0 {
 		w := &indexWriter{make([]byte, indexHeader, 256)}
@@ -374,7 +270,7 @@ func (l *scanLog) begin() error {
 		s := snapshot{schema: *l.schema, mark: 1} // what the mark says depends on l.mark, too
 		s.writeSchema(w)
 	}
-	l.schema = nil
+	l.schema, l.said = nil, true
 	return l.write(w.b)
 }
 
@@ -382,7 +278,7 @@ func (l *scanLog) begin() error {
 func (l *scanLog) write(b []byte) error {
 	out := make([]byte, 8, len(b)+16)
 	binary.LittleEndian.PutUint64(out, uint64(len(b)))
-	out = binary.LittleEndian.AppendUint64(append(out, b...), l.sum(l.size, b))
+	out = binary.LittleEndian.AppendUint64(append(out, b...), sumOf(l.seed, l.size, b))
 	if _, err := l.f.WriteAt(out, l.size); err != nil {
 		return err
 	}

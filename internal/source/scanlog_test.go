@@ -235,15 +235,17 @@ func TestTornScanLogIsScannedAgain(t *testing.T) {
 	}
 }
 
-// TestScanLogOfAnotherProcess: two that index the same files at once both come to their end, and only one writes.
+// TestScanLogOfAnotherProcess: two that index the same files at once both come to their end; each writes, and removes,
+// a file of its own.
 func TestScanLogOfAnotherProcess(t *testing.T) {
 	index := t.TempDir()
 	uri := failed(t, index, 4)
-	f, err := os.OpenFile(logOf(t, index), os.O_RDWR, 0)
+	theirs := logOf(t, index)
+	f, err := os.OpenFile(theirs, os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()
 	must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
-	before, err := os.ReadFile(logOf(t, index))
+	before, err := os.ReadFile(theirs)
 	must(t, err)
 	root := strings.TrimPrefix(uri, "wds:")
 	write(t, root, "04.tar", "no tar either")
@@ -251,15 +253,43 @@ func TestScanLogOfAnotherProcess(t *testing.T) {
 	if _, err := c.Add(t.Context(), "", uri); !errs.Is(err, errs.DatasetUnread) {
 		t.Fatal(err)
 	}
-	if after, err := os.ReadFile(logOf(t, index)); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("it wrote to a scan log of another process: %d bytes, then %d, %v", len(before), len(after), err)
-	}
 	must(t, os.Remove(filepath.Join(root, "04.tar")))
 	p := NewProgress(nil)
 	d, err := c.Add(WithProgress(t.Context(), p), "", uri)
 	must(t, err)
-	if d.LiveCount() != 8 || p.Now().KeptFiles != 3 || e.count("scan log") > 0 {
+	if d.LiveCount() != 8 || p.Now().KeptFiles != 4 || e.count("scan log") > 0 {
 		t.Errorf("%d samples, %+v", d.LiveCount(), p.Now())
+	}
+	if after, err := os.ReadFile(theirs); err != nil || !bytes.Equal(before, after) || logOf(t, index) != theirs {
+		t.Errorf("it wrote to a scan log of another process: %d bytes, then %d, %v", len(before), len(after), err)
+	}
+	must(t, f.Close()) // it ends, and its scan is wanted no more
+	c, _ = open(t, index)
+	if _, err := c.Add(t.Context(), "", uri); err != nil || logOf(t, index) != "" {
+		t.Errorf("%v; %q is left", err, logOf(t, index))
+	}
+}
+
+// TestManyProcessesHaveAScanLog: one more than may have a scan log keeps nothing, says nothing and is as good.
+func TestManyProcessesHaveAScanLog(t *testing.T) {
+	root, index := t.TempDir(), t.TempDir()
+	for i, s := range shards(t, 4) {
+		write(t, root, fmt.Sprintf("%d.tar", i), s)
+	}
+	c, e := open(t, index)
+	paths := c.logPaths("wds:" + root)
+	for _, path := range paths {
+		f, err := os.Create(path)
+		must(t, err)
+		defer f.Close()
+		must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	}
+	d, err := c.Add(t.Context(), "", "wds:"+root)
+	must(t, err)
+	all, err := filepath.Glob(filepath.Join(index, "*"+logSuffix))
+	must(t, err)
+	if d.LiveCount() != 8 || e.count("scan log") > 0 || len(all) != maxLogs {
+		t.Errorf("%d samples, events %v, logs %q", d.LiveCount(), e.n, all)
 	}
 }
 
@@ -308,7 +338,7 @@ func TestScanLogThatCannotBeWritten(t *testing.T) {
 		write(t, root, fmt.Sprintf("%d.tar", i), s)
 	}
 	c, e := open(t, index)
-	must(t, os.Mkdir(c.logPath("wds:"+root), 0o700))
+	must(t, os.Mkdir(c.logPaths("wds:" + root)[0], 0o700))
 	d, err := c.Add(t.Context(), "", "wds:"+root)
 	must(t, err)
 	if d.LiveCount() != 8 || e.count("scan log cannot be") != 1 {

@@ -25,7 +25,12 @@ import (
 	"larder/internal/xrand"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(indexerDir); dir != "" {
+		os.Exit(indexer(dir))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // write makes a file and its folders.
 func write(t testing.TB, root, rel, content string) {

@@ -22,6 +22,8 @@ type storedFile struct {
 	st    store.Store
 	in    store.Info
 	reads *openReads
+
+	pieces *keptPieces // that the index read
 }
 
 var _ packed.RangesReader = (*storedFile)(nil)
@@ -108,6 +110,9 @@ func (f *storedFile) ReadRanges(ctx context.Context, ranges []packed.Range) erro
 
 // get fills p with bytes of the file from the disk tier, and reports whether it could.
 func (f *storedFile) get(ctx context.Context, p []byte, off int64) bool {
+	if f.pieces.get(f.rs.whom(ctx), p, off) {
+		return true
+	}
 	kept := f.kept(ctx)
 	return kept != nil && kept.Get(f.rs.whom(ctx), f.key(off, len(p)), p)
 }
@@ -128,7 +133,7 @@ func (f *storedFile) kept(ctx context.Context) Kept {
 }
 
 func (f *storedFile) key(off int64, n int) disk.Key {
-	return disk.Key{Place: f.c.placeName(f.rs), Object: f.rs.address.Place + "/" + f.in.Key, Version: f.in.Version,
+	return disk.Key{Place: f.rs.placeName(), Object: f.rs.address.Place + "/" + f.in.Key, Version: f.in.Version,
 		Off: off, Size: int64(n)}
 }
 
@@ -159,7 +164,9 @@ func (c *Catalog) openStored(reads *openReads, rs *rootState, snap *snapshot, d 
 	if err != nil {
 		return a, packed.File{}, err
 	}
-	file := func(in store.Info) *storedFile { return &storedFile{c: c, rs: rs, st: at.st, in: in, reads: reads} }
+	file := func(in store.Info) *storedFile {
+		return &storedFile{c: c, rs: rs, st: at.st, in: in, reads: reads, pieces: rs.pieces(in)}
+	}
 	folder := rs.inPlace("")
 	at.indexed = func(path string) (store.Info, bool) {
 		if row := snap.fileAt(folder, path); row != nil {

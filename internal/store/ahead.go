@@ -25,6 +25,10 @@ const (
 // ahead of it; parts of at least 256 KiB that it leaves out are not fetched. Safe for concurrent use, for which it is
 // not made. Its context is that of every read; Close ends what is under way.
 type Ahead struct {
+	// Over has parts that are left out and are shorter than that fetched as well, for one who keeps what is read. It is
+	// set before the first read.
+	Over bool
+
 	ctx  context.Context //nolint:containedctx // io.ReaderAt has no place for it
 	end  context.CancelFunc
 	s    Store
@@ -94,18 +98,22 @@ func (a *Ahead) at(off int64) (*aheadBlock, error) {
 	default:
 		goesOn := len(a.have) > 0 && off >= last && off-last < skipOver
 		a.drop(len(a.have))
+		from := off
 		switch {
 		case goesOn:
 			a.size = min(2*a.size, aheadMost)
+			if a.Over {
+				from = last
+			}
 		case off == 0:
 			a.size = aheadFirst
 		default:
 			a.size = aheadLeast
 		}
-		a.fetch(off)
+		a.fetch(from, max(int64(a.size), off-from+aheadLeast))
 	}
 	for a.size == aheadMost && len(a.have) <= aheadBlocks && a.have[len(a.have)-1].to() < a.in.Size {
-		a.fetch(a.have[len(a.have)-1].to())
+		a.fetch(a.have[len(a.have)-1].to(), aheadMost)
 	}
 	b := a.have[0]
 	<-b.done
@@ -124,9 +132,9 @@ func (a *Ahead) drop(n int) {
 	a.have = a.have[n:]
 }
 
-// fetch begins to read the block at off.
-func (a *Ahead) fetch(off int64) {
-	b := &aheadBlock{off: off, buf: make([]byte, min(int64(a.size), a.in.Size-off)), done: make(chan struct{})}
+// fetch begins to read a block of so many bytes at off.
+func (a *Ahead) fetch(off, size int64) {
+	b := &aheadBlock{off: off, buf: make([]byte, min(size, a.in.Size-off)), done: make(chan struct{})}
 	var ctx context.Context
 	ctx, b.cancel = context.WithCancel(a.ctx)
 	a.have = append(a.have, b)

@@ -40,8 +40,16 @@ func (c *counted) ReadRange(ctx context.Context, in Info, off int64, buf []byte)
 
 // Every read gives the bytes of the object, whatever came before it.
 func TestReadsAheadAreRight(t *testing.T) {
+	for _, over := range []bool{false, true} {
+		readsAheadAreRight(t, over)
+	}
+}
+
+func readsAheadAreRight(t *testing.T, over bool) {
+	t.Helper()
 	c := &counted{b: content(7<<20 + 13)}
 	a := NewAhead(t.Context(), c, Info{Key: "x", Size: int64(len(c.b))})
+	a.Over = over
 	rng := xrand.New(1, 2)
 	at := int64(0)
 	for range 3000 {
@@ -69,6 +77,25 @@ func TestReadsAheadAreRight(t *testing.T) {
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// One who keeps what is read has every byte once, but for bodies that are left out.
+func TestReadsAheadOver(t *testing.T) {
+	for _, body := range []int64{700, 30 << 10, 100 << 10, 200 << 10} {
+		const size = 3<<20 + 777
+		c := &counted{b: make([]byte, size)}
+		a := NewAhead(t.Context(), c, Info{Key: "x", Size: size})
+		a.Over = true
+		for at := int64(0); at < size; at += body {
+			if _, err := a.ReadAt(make([]byte, 1), at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = a.Close() // it has no error
+		if left := size % body; c.bytes > size || c.bytes < size-left {
+			t.Errorf("bodies of %d bytes: %d of %d bytes were read", body, c.bytes, size)
+		}
 	}
 }
 

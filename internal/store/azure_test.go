@@ -26,6 +26,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob"
 
 	"larder/internal/errs"
+	"larder/internal/testenv"
 )
 
 const azureAccount = "devstoreaccount1"
@@ -221,12 +222,9 @@ func TestAzureIsReadAsABucket(t *testing.T) {
 	}
 }
 
-// TestAzurite reads from Microsoft's emulator where it is: LARDER_AZURITE names azurite-blob (npm azurite 3.37.0).
+// TestAzurite reads from Microsoft's emulator.
 func TestAzurite(t *testing.T) {
-	binary := os.Getenv("LARDER_AZURITE")
-	if binary == "" {
-		t.Skip("LARDER_AZURITE does not name azurite-blob")
-	}
+	binary := testenv.Tool(t, "azurite/node_modules/.bin/azurite-blob", "LARDER_AZURITE", "LARDER_REQUIRE_AZURITE")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +232,8 @@ func TestAzurite(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	cmd := exec.Command(binary, "--blobPort", strconv.Itoa(port), "--inMemoryPersistence", //nolint:gosec // it is named
-		"--skipApiVersionCheck", "--silent")
+		"--skipApiVersionCheck", "--disableTelemetry", "--silent")
+	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "AZURITE_ACCOUNTS="+azureAccount+":"+azureKey)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -25,13 +25,7 @@ type S3Server struct {
 // where it is not built; with LARDER_REQUIRE_S3=1 it fails there.
 func StartS3(t testing.TB, buckets ...string) *S3Server {
 	t.Helper()
-	binary, err := versitygw()
-	if err != nil {
-		if os.Getenv("LARDER_REQUIRE_S3") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	binary := Tool(t, "versitygw", "LARDER_VERSITYGW", "LARDER_REQUIRE_S3")
 	root := t.TempDir()
 	s := &S3Server{Dir: filepath.Join(root, "data"), AccessKey: "tester", SecretKey: "a-secret-of-tests"}
 	meta := filepath.Join(root, "meta") // not in extended attributes, which some file systems lack
@@ -79,25 +73,32 @@ func under(dir string, names []string) []string {
 	return out
 }
 
-// versitygw finds the program: LARDER_VERSITYGW, bin/tools of this tree, or the path.
-func versitygw() (string, error) {
-	if named := os.Getenv("LARDER_VERSITYGW"); named != "" {
-		return named, nil
+// Tool finds a program that make setup puts into bin/tools of this tree: there, where the variable named says, or in
+// the path. A test is skipped where it is not; with the variable required it fails there.
+func Tool(t testing.TB, program, named, required string) string {
+	t.Helper()
+	if path := os.Getenv(named); path != "" {
+		return path
 	}
 	dir, err := os.Getwd()
 	for ; err == nil && dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
 			continue
 		}
-		if binary := filepath.Join(dir, "bin", "tools", "versitygw"); exec.Command(binary, "--version").Run() == nil {
-			return binary, nil
+		if binary := filepath.Join(dir, "bin", "tools", program); exec.Command(binary, "--version").Run() == nil {
+			return binary
 		}
 		break
 	}
-	if found, err := exec.LookPath("versitygw"); err == nil {
-		return found, nil
+	if found, err := exec.LookPath(filepath.Base(program)); err == nil {
+		return found
 	}
-	return "", errors.New("no versitygw: make setup builds it into bin/tools; LARDER_VERSITYGW names another")
+	message := "no " + filepath.Base(program) + ": make setup puts it into bin/tools; " + named + " names another"
+	if os.Getenv(required) != "" {
+		t.Fatal(message)
+	}
+	t.Skip(message)
+	return ""
 }
 
 func freePort(t testing.TB) string {

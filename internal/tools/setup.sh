@@ -85,6 +85,26 @@ s3_server() {
   fi
 }
 
+# azurite installs the emulator of Azure at the version of its lock file. It needs npm, which no package list brings.
+azurite() {
+  local home=${tools:-$here/../../bin/tools}/azurite
+  cmp -s "$here/azurite/package-lock.json" "$home/package-lock.json" &&
+    [ -e "$home/node_modules/.bin/azurite-blob" ] && return
+  if ! command -v npm >/dev/null; then
+    say "no npm: the tests against Azurite are skipped"
+    return
+  fi
+  say "npm ci: azurite into bin/tools"
+  rm -rf "$home"
+  mkdir -p "$home"
+  cp "$here"/azurite/package*.json "$home"
+  if ! (cd "$home" && npm ci --silent --no-audit --no-fund --ignore-scripts); then
+    rm -rf "$home"
+    say "azurite could not be installed: its tests are skipped"
+    [ -z "${CI:-}" ]
+  fi
+}
+
 # go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
 go_tool() {
   local room=$1 module=$2 package=$3 binary want have
@@ -130,6 +150,7 @@ if [ -n "$tools" ]; then
   tools=$(cd "$tools" && pwd)
 fi
 s3_server
+azurite
 if [ -n "$tools" ]; then
   go_tool lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint
   go_tool proto github.com/bufbuild/buf github.com/bufbuild/buf/cmd/buf

@@ -1,4 +1,4 @@
-"""versitygw, a real S3 server, over a folder; and a proxy before it that spoils answers."""
+"""versitygw, a real S3 server, over a folder; and a proxy before it, or another server, that spoils answers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Proxy:
     "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials,
     once for each range), "expired for good". Every request, lists too, waits for `delay` seconds."""
 
-    def __init__(self, server: Server, spoil: Callable[[int], Any], delay: float = 0) -> None:
+    def __init__(self, server: Any, spoil: Callable[[int], Any], delay: float = 0) -> None:
         proxy = self
         self.gets = self.spoilt = 0
         ranges: set[tuple[str, str | None]] = set()
@@ -109,7 +109,7 @@ class Proxy:
             def do_GET(self) -> None:
                 time.sleep(delay)
                 how = None
-                if self.command == "GET" and "list-type" not in self.path:
+                if self.command == "GET" and "list-type" not in self.path and "comp=list" not in self.path:
                     proxy.gets += 1
                     how = spoil(proxy.gets)
                 if how == "expired":
@@ -143,8 +143,10 @@ class Proxy:
                 for name, value in answer.getheaders():
                     if how == "short" and name.lower() == "content-length":
                         value = str(len(body))
-                    if name.lower() not in ("connection", "date", "server"):
+                    if name.lower() not in ("connection", "date", "server", "transfer-encoding"):
                         self.send_header(name, value)
+                if answer.getheader("Content-Length") is None:  # it came in chunks
+                    self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if how in ("cut", "stall"):
                     body, self.close_connection = body[: len(body) // 2], True

@@ -63,7 +63,7 @@ const lately = 16
 // readFor notes that an entry was read that so many jobs read in every epoch; 0 = not known.
 func (g *segment) readFor(jobs int) {
 	switch {
-	case jobs <= 0:
+	case jobs <= 0 || g.jobs == Spare:
 	case g.seen == 0:
 		g.seen = float64(jobs)
 	default:
@@ -74,7 +74,10 @@ func (g *segment) readFor(jobs int) {
 // needed is the need of a segment, when so many jobs need its group. It is whole, so that segments that are needed
 // almost alike do not take the place of each other.
 func (g *segment) needed(group int) int {
-	if g.seen == 0 {
+	switch {
+	case g.jobs == Spare:
+		return 0
+	case g.seen == 0:
 		return group
 	}
 	return min(group, int(math.Round(g.seen)))

@@ -76,8 +76,11 @@ type state struct {
 // Whom is for whom bytes are read.
 type Whom struct {
 	Group string // the dataset
-	Jobs  int    // live jobs, of those on the group, that read these bytes in every epoch; 0 = not known: all
+	Jobs  int    // live jobs, of those on the group, that read these bytes in every epoch; 0 = not known: all; or Spare
 }
+
+// Spare says that no job needs the bytes: they save a fetch as long as there is room.
+const Spare = -1
 
 // class is entries of a group that are needed alike: a segment has those of one class.
 type class struct {
@@ -87,6 +90,9 @@ type class struct {
 
 // needOf is how many live jobs need entries of a class: never more than need the group. mu is held.
 func (s *Store) needOf(c class) int {
+	if c.jobs == Spare {
+		return 0
+	}
 	n := s.cfg.Need(c.group)
 	if c.jobs > 0 {
 		n = min(n, c.jobs)
@@ -260,6 +266,20 @@ func (s *Store) Get(whom Whom, k Key, buf []byte) bool {
 	}
 	s.read(seg, hash, at, whom.Jobs, err)
 	return err == nil
+}
+
+// Has reports whether an entry is there, as far as is known without reading it. It counts as no read.
+func (s *Store) Has(k Key) bool {
+	x := s.heads.Get().(*scratch)
+	defer s.heads.Put(x)
+	x.buf = k.append(x.buf[:0])
+	hash := xxhash.Sum64(x.buf)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.held.index[hash]; ok {
+		return true
+	}
+	return s.held.pending[hash] != nil
 }
 
 // matches reports whether an entry that was read is that of the key, and whole.

@@ -151,7 +151,8 @@ func (s *Store) segmentFor(c class, first int64) *segment {
 	if !s.reserve(room, c, false) {
 		return nil
 	}
-	g = &segment{id: id, name: segmentName(id), len: length, room: room, refs: 1, jobs: c.jobs, seen: float64(c.jobs)}
+	g = &segment{id: id, name: segmentName(id), len: length, room: room, refs: 1, jobs: c.jobs,
+		seen: float64(max(c.jobs, 0))}
 	var err error
 	if g.file, err = s.files.open(g.name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL); err == nil {
 		err = g.file.writev([][]byte{appendFileHead(nil, segmentMagic, c.group, "")}, 0)

@@ -48,7 +48,11 @@ func hasSuffix(path string, suffixes []string) bool {
 }
 
 func (a *Address) folderOrBraces(part string, suffixes []string) ([]string, error) {
-	if a.isDir(part) {
+	is, err := a.folder(part)
+	switch {
+	case err != nil && !strings.Contains(part, "{"): // else it may be a store without lists
+		return nil, err
+	case is:
 		return a.listedAny(part, suffixes)
 	}
 	return expand(part)

@@ -51,12 +51,18 @@ var webPath = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
 
 // isDir reports whether a path is a folder; what cannot be looked at is none.
 func (a *Address) isDir(path string) bool {
+	is, err := a.folder(path)
+	return is && err == nil
+}
+
+// folder reports whether a path is a folder; an error is one of a store.
+func (a *Address) folder(path string) (bool, error) {
 	if a.At != nil {
 		names, err := a.At.List(path)
-		return err == nil && len(names) > 0
+		return len(names) > 0, err
 	}
 	fi, err := os.Stat(path)
-	return err == nil && fi.IsDir()
+	return err == nil && fi.IsDir(), nil
 }
 
 // exists reports whether there is a file; an error other than fs.ErrNotExist of a store is an error here, too.

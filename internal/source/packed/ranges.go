@@ -24,6 +24,13 @@ func Decoded(scheme, file string) bool {
 	switch scheme {
 	case "parquet", "hf", "npy", "npz", "tokens":
 		return true
+	}
+	return Unpacked(scheme, file)
+}
+
+// Unpacked reports whether a file is compressed as a whole, so that what is kept of it is unpacked.
+func Unpacked(scheme, file string) bool {
+	switch scheme {
 	case "wds":
 		return isPackedTar(file)
 	case "mds":
