@@ -140,14 +140,22 @@ def _telling(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _numpy_state, _python_state = np.random.get_state, random.getstate  # those that do not tell
-_numpy_bytes, _python_bits = np.random.bytes, random.getrandbits
+_numpy_uniform, _python_bits = np.random.random_sample, random.getrandbits
+_number: Any = None  # a tensor of one: making one takes longer than the draw
 
 
 def _draw() -> tuple[Any, ...]:
-    """64 bits of each global generator, of torch's 63."""
+    """64 bits of each global generator, of NumPy's 53, of torch's 63; by what is quick when no cache holds it."""
     torch = sys.modules.get("torch")
-    tensor = None if torch is None else int(torch.empty((), dtype=torch.int64, device="cpu").random_())
-    return _python_bits(64), _numpy_bytes(8), tensor
+    return _python_bits(64), _numpy_uniform(), None if torch is None else _torch_bits(torch)
+
+
+def _torch_bits(torch: Any) -> int:
+    global _number
+    if _number is None:
+        with torch.inference_mode(False):  # what is made in that mode cannot be written to outside
+            _number = torch.empty((), dtype=torch.int64, device="cpu")
+    return int(_number.random_())
 
 
 def _states() -> tuple[Any, ...]:

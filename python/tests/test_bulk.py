@@ -181,6 +181,24 @@ def test_one_draw_from_each_generator_shows_what_moved(torch_seen):
         assert still.drew()
 
 
+def test_the_draw_that_shows_it_works_in_every_mode_of_torch(torch_seen, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(_seeds, "_number", None)
+    still = _seeds.Still()
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):  # it is made in the first one
+        with mode():
+            for _ in range(2):
+                still.begin()
+                assert not still.drew()
+            still.begin()
+            torch.rand(1)
+            assert still.drew()
+    still.begin()
+    kept = _seeds._number
+    assert not still.drew()
+    assert _seeds._number is kept and not kept.is_inference(), "one tensor serves many draws"
+
+
 def test_arrays_are_asked_for_many():
     text = np.arange(4000).reshape(1000, 4)
     begun = []
