@@ -140,7 +140,7 @@ def test_tiny_items_are_made_in_groups(steady, monkeypatch):
     assert len(begun) < 1000 / _bulk._GROUP + 40 and begun.count(0) > 1000 / _bulk._GROUP - 10
 
 
-def test_a_group_names_the_item_that_does_not_come(monkeypatch):
+def test_a_group_names_the_item_that_does_not_come(steady, monkeypatch):
     monkeypatch.setattr(_bulk, "_TINY", 1e9)
     monkeypatch.setattr(_bulk, "_QUICK", 1e9)
     calls: list[int] = []
