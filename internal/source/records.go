@@ -23,9 +23,9 @@ import (
 )
 
 // Files of records stay open when no read uses them, as many as maxIdle bytes stand for. Each counts as what its format
-// holds of it in memory. One of the file system has a descriptor, and counts as ofLocal beside that. One of a store costs
-// requests to open again, and counts at least as what was read for that, and as ofStored. The fewIdle that were used last
-// stay open whatever they hold: to open one that holds much reads much.
+// holds of it in memory. One of the file system has a descriptor, and counts as ofLocal beside that. One of a store
+// costs requests to open again, and counts at least as what was read for that, and as ofStored. The fewIdle that were
+// used last stay open whatever they hold: to open one that holds much reads much.
 const (
 	maxIdle  = 64 << 20
 	fewIdle  = 8
