@@ -44,20 +44,21 @@ func TestIndexesAreToldToThoseWhoWait(t *testing.T) {
 	d.rs.sem <- struct{}{} // as somebody else's index of it
 	_, end := c.indexing.begin(t.Context(), d.rs)
 	defer end()
-	ctx, cancel := context.WithCancel(t.Context())
 	told := func() bool { x := c.Indexing(); return len(x) == 1 && x[0].AskedBy(reader.UID) }
 	if told() {
 		t.Error("told to a user who did not ask")
 	}
-	for _, ask := range []func() error{
-		func() error { _, err := c.OpenFor(ctx, uri, false, reader); return err },
-		func() error { _, err := c.ReindexFor(ctx, d, reader); return err },
+	for _, ask := range []func(context.Context) error{
+		func(ctx context.Context) error { _, err := c.OpenFor(ctx, uri, false, reader); return err },
+		func(ctx context.Context) error { _, err := c.ReindexFor(ctx, d, reader); return err },
 	} {
+		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- ask() }()
+		go func() { done <- ask(ctx) }()
 		for !told() { // it ends with the test's own deadline
 			select {
 			case err := <-done:
+				cancel()
 				t.Fatalf("it did not wait: %v", err)
 			default:
 			}
@@ -77,8 +78,6 @@ func TestIndexesAreToldToThoseWhoWait(t *testing.T) {
 		if told() || len(c.indexing.by) != 0 {
 			t.Errorf("still told to who has gone: %v", c.indexing.by)
 		}
-		ctx, cancel = context.WithCancel(t.Context())
 	}
-	cancel()
 	<-d.rs.sem
 }

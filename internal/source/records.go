@@ -23,9 +23,9 @@ import (
 )
 
 // Files of records stay open when no read uses them, as many as maxIdle bytes stand for. Each counts as what its format
-// holds of it in memory. One of the file system has a descriptor, and counts as ofLocal beside that. One of a store costs
-// requests to open again, and counts at least as what was read for that, and as ofStored. The fewIdle that were used last
-// stay open whatever they hold: to open one that holds much reads much.
+// holds of it in memory. One of the file system has a descriptor, and counts as ofLocal beside that. One of a store
+// costs requests to open again, and counts at least as what was read for that, and as ofStored. The fewIdle that were
+// used last stay open whatever they hold: to open one that holds much reads much.
 const (
 	maxIdle  = 64 << 20
 	fewIdle  = 8
@@ -372,10 +372,6 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 	// A file that takes the place of another one may have its size and time: device and inode tell them apart.
 	file.ID = fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%d", c.placeOf(rs), file.Path, d.size, f.key.mtime, d.dev, d.ino)
 	f.rows, err = packed.OpenRows(ctx, format, a, file)
-	holds := packed.HeldBytes(f.rows)
-	if f.bytes = ofLocal + holds; rs.address.Place != "" {
-		f.bytes = ofStored + max(reads.bytes.Load(), holds)
-	}
 	if err != nil {
 		_ = f.file.Close()
 		if ofPlace(err) || ctx.Err() != nil {
@@ -383,6 +379,10 @@ func (c *Catalog) openRecords(ctx context.Context, rs *rootState, snap *snapshot
 		}
 		path := printable(join(snap.root, d.rel))
 		return errs.New(errs.SampleBad, path, "write the file again", "open %s: %v", path, err)
+	}
+	holds := packed.HeldBytes(f.rows)
+	if f.bytes = ofLocal + holds; rs.address.Place != "" {
+		f.bytes = ofStored + max(reads.bytes.Load(), holds)
 	}
 	return nil
 }

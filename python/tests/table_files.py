@@ -458,6 +458,40 @@ def columns(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
         finish(out, f"columns_stream{deltas:d}", rows, f"hf:{path}?nulls=default")
 
 
+def sounds(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """Hugging Face's Audio, saved by datasets as Arrow and as Parquet; and a column of bytes that ?audio= names. The
+    files are soundfile's, which reads them, too.
+    """
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import soundfile
+
+    files, read = [], []
+    for _ in range(pick.randint(5, 20)):
+        data = rng.integers(-(2**15), 2**15, (pick.randint(1, 400), pick.randint(1, 2)), dtype=np.int16)
+        file = io.BytesIO()
+        soundfile.write(file, data, pick.choice([8000, 44100]), format=pick.choice(["WAV", "FLAC"]), subtype="PCM_16")
+        files.append(file.getvalue())
+        samples, rate = soundfile.read(io.BytesIO(files[-1]), dtype="float32", always_2d=True)
+        read.append((np.ascontiguousarray(samples.T), np.int64(rate)))
+    features = datasets.Features({"audio": datasets.Audio(decode=False), "n": datasets.Value("int64")})
+    rows = {"audio": [{"bytes": f, "path": None} for f in files], "n": list(range(len(files)))}
+    data = datasets.Dataset.from_dict(rows, features=features)
+    want = [{"audio": s, "audio_rate": r, "n": np.int64(i)} for i, (s, r) in enumerate(read)]
+    data.save_to_disk(str(out / "sounds"), num_shards=2)
+    finish(out, "sounds_hf", want, f"hf:{out}/sounds")
+    data.to_parquet(str(out / "sounds.parquet"), batch_size=pick.randint(2, 9))
+    finish(out, "sounds_parquet", want, f"parquet:{out}/sounds.parquet")
+    kept = [{"audio": f, "n": np.int64(i)} for i, f in enumerate(files)]
+    finish(out, "sounds_raw", kept, f"parquet:{out}/sounds.parquet?raw=audio")
+    pq.write_table(pa.table({"clip": files}), out / "clips.parquet")
+    finish(out, "sounds_bytes", [{"clip": f} for f in files], f"parquet:{out}/clips.parquet")
+    want = [{"clip": s, "clip_rate": r} for s, r in read]
+    finish(out, "sounds_named", want, f"parquet:{out}/clips.parquet?audio=clip")
+    finish(out, "sounds_chosen", want, f"parquet:{out}/clips.parquet?audio=clip&fields=clip")
+
+
 def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     """Biopython's writer, plain and with its bgzip, with the index that pyfaidx makes and without; pyfaidx's reader."""
     from Bio import SeqIO, bgzf
@@ -496,6 +530,7 @@ FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] =
     "fasta": fasta,
     "pixels": pixels,
     "columns": columns,
+    "sounds": sounds,
 }
 
 

@@ -19,6 +19,7 @@ type arrowColumn struct {
 	path  []int // from the table's fields down to the values
 	file  bool  // the values are files in a struct of bytes and path
 	list  bool  // the values are lists of text, as JSON
+	sound sound // the values are files of sound
 }
 
 // at is the part of the schema that holds the values; above are the structs around it, the outermost first.
@@ -66,6 +67,8 @@ type arrowColumns struct {
 	features map[string]hfFeature
 	// isImage reports whether the first value of a column of bytes is an image file.
 	isImage func(c *arrowColumn) (bool, error)
+	// isSound reports the same of a file of sound.
+	isSound func(c *arrowColumn) (bool, error)
 }
 
 // columns are the fields of a table's records, and the fields by themselves.
@@ -97,6 +100,13 @@ func (t *arrowColumns) columns(a Address) ([]arrowColumn, error) {
 			return nil, fmt.Errorf("?fields= names %q, and there are %s", name, quotedNames(all))
 		}
 		out[i] = b.out[k]
+	}
+	for i := range out { // as those of tars, a sound comes with its rate
+		c := out[i]
+		if c.sound == soundSamples && !slices.Contains(want, rateName(c.field.Name)) {
+			c.field, c.sound = scalarField(rateName(c.field.Name), record.Int64), soundRate
+			out = append(out, c)
+		}
 	}
 	return out, nil
 }
@@ -197,6 +207,9 @@ func fileBytes(f *arrow.Field) int {
 // bytes adds a column of bytes: an image, where the table or the first value says so.
 func (b *columnBuilder) bytes(c arrowColumn, name string) error {
 	c.field = bytesField(name)
+	if ok, err := b.sounds(&c, name); ok || err != nil {
+		return err
+	}
 	image := false
 	if feature, ok := b.features[name]; ok {
 		image = feature.Type == "Image"

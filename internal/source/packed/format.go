@@ -184,9 +184,9 @@ var args = map[string]map[string]check{
 	"imagefiles": {"path": someName, "label": someName,
 		"delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
 	"beton":    {"fields": names},
-	"hf":       {"split": someName, "fields": names, "raw": names, "nulls": oneOf("default")},
+	"hf":       {"split": someName, "fields": names, "raw": names, "audio": names, "nulls": oneOf("default")},
 	"fasta":    {"fields": names, "sequence": oneOf("text", "uint8")},
-	"parquet":  {"fields": names, "raw": names, "nulls": oneOf("default")},
+	"parquet":  {"fields": names, "raw": names, "audio": names, "nulls": oneOf("default")},
 	"tfrecord": {"fields": names, "text": names, "raw": names},
 	"lmdb":     {"value": oneOf(lmdbImage, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName, "fields": names},
 }

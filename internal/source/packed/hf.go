@@ -205,6 +205,13 @@ func (t *arrowTable) add(ctx context.Context, a Address, schema *record.Schema, 
 		v, err := t.value(f, c, 0)
 		return err == nil && isImageFile(v.Data), nil // what is wrong with the value is said when it is read
 	}
+	one.isSound = func(c *arrowColumn) (bool, error) {
+		if f.Rows() == 0 {
+			return false, nil
+		}
+		v, err := t.value(f, c, 0)
+		return err == nil && isSoundFile(v.Data), nil
+	}
 	if schema == nil && len(t.files) > 0 {
 		first := schemaOf(t.columns)
 		schema = &first
@@ -406,6 +413,10 @@ func (r *hfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, erro
 		}
 		if values[i] = (record.Content{Dims: v.Dims, Data: v.Data}); v.Null {
 			if values[i], err = c.null(r.a); err != nil {
+				return fmt.Errorf("column %q %w", c.field.Name, err)
+			}
+		} else if c.sound != 0 {
+			if values[i], err = c.heard(v.Data); err != nil {
 				return fmt.Errorf("column %q %w", c.field.Name, err)
 			}
 		}

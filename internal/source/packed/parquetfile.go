@@ -80,26 +80,27 @@ func openParquet(a Address, r interface {
 		return nil, err
 	}
 	t := &parquetTable{File: f, arrowColumns: arrowColumns{fields: f.Fields, features: hfFeatures(f.Meta)}}
-	t.isImage = t.firstIsImage
+	t.isImage = func(c *arrowColumn) (bool, error) { return t.first(c, isImageFile) }
+	t.isSound = func(c *arrowColumn) (bool, error) { return t.first(c, isSoundFile) }
 	t.columns, err = t.like(a, schema)
 	return t, err
 }
 
-// firstIsImage looks at the first value of a column.
-func (t *parquetTable) firstIsImage(c *arrowColumn) (bool, error) {
+// first looks at the first value of a column.
+func (t *parquetTable) first(c *arrowColumn, is func([]byte) bool) (bool, error) {
 	if len(t.Groups) == 0 || t.Groups[0].Rows == 0 {
 		return false, nil
 	}
 	leaf, _ := c.at(t.Fields)
-	image := false
+	fits := false
 	err := t.Each(context.Background(), 0, []*arrow.Field{leaf}, func(_ int64, cells []parquet.Cell) error {
-		image = isImageFile(cells[0].Data)
+		fits = is(cells[0].Data)
 		return errEnough
 	})
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return image, err
+	return fits, err
 }
 
 func (parquetFiles) Schema(
@@ -261,6 +262,9 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 			if cells[i].Null {
 				values[i], err = r.columns[i].null(r.a)
 			}
+			if c := &r.columns[i]; c.sound != 0 && err == nil && !cells[i].Null {
+				values[i], err = c.heard(cells[i].Data)
+			}
 			if errors.Is(err, ErrNoValue) {
 				return w.Add([]byte(noRecord))
 			}
@@ -286,6 +290,7 @@ func (t *arrowColumns) like(a Address, schema *record.Schema) ([]arrowColumn, er
 			return f.Name == c.field.Name && IsImage(&f)
 		}), nil
 	}
+	t.isSound = func(c *arrowColumn) (bool, error) { return hasSound(schema, c.field.Name), nil }
 	columns, err := t.columns(a)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,10 @@ var inRanges = []string{"wds", "mds", "cifar10", "cifar100", "idx", "jsonl", "cs
 // formats that keep columns, pages or pieces of samples. Names do not say whether TFRecords are: see DecodedAt.
 func InRanges(scheme, file string) bool {
 	compressed := []string{".gz", ".tgz", ".bgz", ".bz2", ".zst", ".zstd", ".br", ".zip", ".snappy"}
-	return slices.Contains(inRanges, scheme) && (scheme == "tfrecord" || !slices.Contains(compressed, strings.ToLower(path.Ext(file))))
+	if !slices.Contains(inRanges, scheme) {
+		return false
+	}
+	return scheme == "tfrecord" || !slices.Contains(compressed, strings.ToLower(path.Ext(file)))
 }
 
 // Decoded reports whether the samples of a file may be held in pieces, so that its Rows are InPieces: row groups,

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -174,6 +175,10 @@ func written(t *testing.T, out, seeds string, which ...string) map[string]string
 	return uris
 }
 
+// sameCode are datasets that others of their kind are damaged for.
+var sameCode = []string{"columns_plain", "columns_decimals", "columns_old", "columns_pandas", "columns_nulls",
+	"columns_nulls_arrow", "columns_stream0", "sounds_raw", "sounds_bytes", "sounds_named", "sounds_chosen"}
+
 // TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample, and then damages the files of the
 // last seed.
 func TestRecordsAreThoseOfTheFormatsOwnReaders(t *testing.T) {
@@ -207,7 +212,7 @@ func TestRecordsAreThoseOfTheFormatsOwnReaders(t *testing.T) {
 			continue
 		}
 		t.Logf("%s: %d samples are equal", name, n)
-		if strings.HasPrefix(name, "3/") {
+		if strings.HasPrefix(name, "3/") && !slices.Contains(sameCode, name[2:]) {
 			t.Run(name, func(t *testing.T) { damage(t, d) })
 		}
 	}

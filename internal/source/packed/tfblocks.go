@@ -16,8 +16,8 @@ import (
 	"larder/internal/spool"
 )
 
-// TensorFlow compresses TFRecords as a whole (TFRecordOptions), with gzip or zlib, and does not say so in the name. Such
-// a file is a block, as a compressed tar is: the records of its samples are kept in a spool after one pass.
+// TensorFlow compresses TFRecords as a whole (TFRecordOptions), with gzip or zlib, and does not say so in the name.
+// Such a file is a block, as a compressed tar is: the records of its samples are kept in a spool after one pass.
 
 // tfPacked is a bit of Sample.Off of a sample of a compressed file, whose other bits are its number.
 const tfPacked = 1 << 62

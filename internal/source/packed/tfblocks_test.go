@@ -99,7 +99,8 @@ func TestPackedTFRecords(t *testing.T) {
 	for range 300 {
 		bomb.Write(record)
 	}
-	if err := schema(packTF(t, "gzip", bomb.Bytes())); err == nil || !strings.Contains(err.Error(), "unpacks to more than") {
+	err := schema(packTF(t, "gzip", bomb.Bytes()))
+	if err == nil || !strings.Contains(err.Error(), "unpacks to more than") {
 		t.Errorf("300 MiB in few bytes: %v", err)
 	}
 }

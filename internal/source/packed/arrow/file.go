@@ -266,7 +266,8 @@ func parseBatch(t table, s *Schema, at int64, body span) (batch, error) {
 			return b, fmt.Errorf("column %q has %d values for %d rows", s.Fields[i].Name, got, b.rows)
 		}
 	}
-	return b, b.checkRows(s)
+	err := b.checkRows(s)
+	return b, err
 }
 
 // maxBare is how many rows a batch may have whose columns hold no bytes.

@@ -128,7 +128,7 @@ func (r *reader) meanings(c *Field, from, to int64) ([][]byte, error) {
 	out := make([][]byte, to-from)
 	total := int64(0)
 	for i := range out {
-		if valid != nil && valid[i] == 0 { // its number means nothing
+		if i < len(valid) && valid[i] == 0 { // its number means nothing
 			continue
 		}
 		v, err := r.meaning(c, b[int64(i)*size:int64(i+1)*size])
