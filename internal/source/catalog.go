@@ -73,6 +73,7 @@ type rootState struct {
 	guarded atomic.Bool
 	stores  *store.Stores          // what packed files of a store are looked at with; nil = there are none
 	kept    Kept                   // what keeps bytes of them; nil = nothing does
+	notes   *lookNotes             // of its files, while it is walked; nil = none are kept. sem guards it
 	server  atomic.Pointer[string] // where it lies, for the disk tier; nil = not asked yet
 }
 
@@ -144,6 +145,7 @@ type walkHow struct {
 	again     bool    // this once
 	as        *Reader // another user, for whom it is; nil = the daemon's own
 	log       *scanLog
+	notes     *lookNotes
 }
 
 func (c *Catalog) add(ctx context.Context, name, uri string, how walkHow) (*Dataset, error) {
@@ -359,7 +361,7 @@ func (c *Catalog) Remove(ctx context.Context, d *Dataset) (own *bits.Set, indexB
 		if indexBytes, err = c.removeIndex(d.rs.key()); err != nil {
 			return nil, 0, err
 		}
-		indexBytes += c.removeColumns(d.rs.uri) + c.removeLog(d.rs.key())
+		indexBytes += c.removeColumns(d.rs.uri) + c.removeLog(d.rs.key()) + c.removeNotes(d.rs.key())
 	}
 	c.mu.Lock()
 	if c.byName[d.name] == d {
@@ -468,7 +470,7 @@ func (c *Catalog) refresh(ctx context.Context, rs *rootState, how walkHow) error
 	}
 	ctx, end := c.indexing.begin(ctx, rs)
 	defer end()
-	how.log = c.scanLog(rs)
+	how.log, how.notes = c.scanLog(rs), c.lookNotes(rs)
 	next, meta, err := c.walk(ctx, rs, version{old, oldMeta}, how)
 	if err != nil {
 		return err

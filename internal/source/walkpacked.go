@@ -75,21 +75,27 @@ func (rs *rootState) walkPacked(
 		return rs.walkListed(ctx, f, &packedWalk{a, at, rows}, merger{old: old, metaOf: meta})
 	}
 	log := how.log
-	if how.force {
+	force := how.force && at == nil // a store says by its version whether a file is what it was
+	if force {
 		log = nil
 	}
+	rs.notes = how.notes
+	rs.notes.open(rs, rows[:len(files)], force)
+	defer func() { rs.notes = nil }()
 	log.open(rows[:len(files)], rows[len(files):])
 	defer log.close()
 	schema, known := rs.knownSchema(rows, old)
 	if !known {
 		schema, known = log.known()
 	}
-	if !known || how.force {
-		if schema, err = rs.schemaOfSound(ctx, a, at, rows[:len(files)]); err != nil {
+	if !known || force {
+		schema, err = rs.schemaOfSound(ctx, a, at, rows[:len(files)])
+		rs.notes.save() // also where some files could not be looked at
+		if err != nil {
 			return nil, nil, err
 		}
 	}
-	if old != nil && !how.force && old.schema.Equal(&schema) {
+	if old != nil && !force && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
 	}
 	if err := rs.scanFiles(ctx, &scan{a: a, format: format, schema: &schema, log: log}, rows[:len(files)]); err != nil {

@@ -218,15 +218,24 @@ func (l *looks) open(open func(path string) (packed.Other, error)) func(string) 
 		if l.see(err); err != nil {
 			return nil, err
 		}
-		return &lookedFile{f, l}, nil
+		return &lookedFile{f, l, path}, nil
 	}
 }
 
 type lookedFile struct {
 	packed.Other
-
 	*looks
+
+	path string
 }
+
+var _ packed.Noting = (*lookedFile)(nil)
+
+// Note implements packed.Noting.
+func (f *lookedFile) Note() []byte { return f.rs.notes.get(f.path) }
+
+// SetNote implements packed.Noting.
+func (f *lookedFile) SetNote(b []byte) { f.rs.notes.set(f.path, b) }
 
 // ReadAt implements io.ReaderAt.
 func (f *lookedFile) ReadAt(b []byte, off int64) (int, error) {

@@ -161,7 +161,7 @@ func inferAll(
 			f, err := open(path)
 			if err == nil {
 				defer f.Close()
-				found[i], err = infer(ctx, path, f, each)
+				found[i], err = noted(f, func() (*shapes, error) { return infer(ctx, path, f, each) })
 			}
 			if err != nil {
 				errs[i] = fmt.Errorf("%s: %w", path, err)
