@@ -51,31 +51,37 @@ var scratch = sync.Pool{New: func() any { return new([keptPiece]byte) }}
 
 // get fills p with the bytes from off on, and reports whether it could.
 func (k *keptPieces) get(whom disk.Whom, p []byte, off int64) bool {
+	return len(p) > 0 && k.some(whom, p, off) == len(p)
+}
+
+// some fills the front of p with the bytes from off on, as far as their pieces are there, and returns how many.
+func (k *keptPieces) some(whom disk.Whom, p []byte, off int64) (filled int) {
 	if k == nil || len(p) == 0 || off < 0 || off+int64(len(p)) > k.size {
-		return false
+		return 0
 	}
 	at := off / keptPiece * keptPiece
 	if !k.kept.Has(k.piece(at)) {
-		return false // most likely all of it was never kept
+		return 0 // most likely all of it was never kept
 	}
 	part := scratch.Get().(*[keptPiece]byte)
 	defer scratch.Put(part)
-	for len(p) > 0 {
+	for filled < len(p) {
 		key := k.piece(at)
-		n := min(int64(len(p)), key.Off+key.Size-off)
-		if n == key.Size {
-			if !k.kept.Get(whom, key, p[:n]) {
-				return false
+		n := int(min(int64(len(p)-filled), key.Off+key.Size-off))
+		to := p[filled : filled+n]
+		if int64(n) == key.Size {
+			if !k.kept.Get(whom, key, to) {
+				break
 			}
 		} else {
 			if !k.kept.Get(whom, key, part[:key.Size]) {
-				return false
+				break
 			}
-			copy(p[:n], part[off-at:])
+			copy(to, part[off-at:])
 		}
-		p, off, at = p[n:], off+n, at+keptPiece
+		filled, off, at = filled+n, off+int64(n), at+keptPiece
 	}
-	return true
+	return filled
 }
 
 // aheadOf reads an object from the front while it is indexed.
@@ -113,17 +119,19 @@ type tornPiece struct {
 // ReadRange implements store.Store.
 func (s *indexedStore) ReadRange(ctx context.Context, in store.Info, off int64, buf []byte) (int, error) {
 	p := buf[:max(0, min(int64(len(buf)), s.pieces.size-off))]
-	if s.pieces.get(s.whom, p, off) {
-		if len(p) < len(buf) {
-			return len(p), io.EOF
-		}
-		return len(p), ctx.Err()
+	there := s.pieces.some(s.whom, p, off)
+	switch {
+	case there > 0 && there == len(p) && len(p) < len(buf):
+		return there, io.EOF
+	case there > 0 && there == len(p):
+		return there, ctx.Err()
 	}
-	n, err := s.Store.ReadRange(ctx, in, off, buf)
+	off += int64(there)
+	n, err := s.Store.ReadRange(ctx, in, off, buf[there:])
 	if err == nil || errors.Is(err, io.EOF) {
-		s.put(buf[:n], off)
+		s.put(buf[there:there+n], off)
 	}
-	return n, err
+	return there + n, err
 }
 
 // put keeps bytes that were read.

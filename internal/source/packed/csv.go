@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -136,10 +137,14 @@ func (t *table) forRows(ctx context.Context, f lineFile, row func(line) error) e
 			err = row(x)
 		}
 		if err != nil {
-			return fmt.Errorf("row %d, at byte %d: %w", x.n+1, x.off, err)
+			return rowError(x.n, x.off, err)
 		}
 		return nil
 	})
+}
+
+func rowError(n, off int64, err error) error {
+	return fmt.Errorf("row %d, at byte %d: %w", n+1, off, err)
 }
 
 // column is what the cells of a column may be: a bit each.
@@ -202,8 +207,8 @@ func floatOf(s string) (float64, error) {
 func (c csv) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
-	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other, _ int) (*shapes, error) {
-		return inferCSV(ctx, a, c.file(path, f, f.Len(), true))
+	all, err := inferAll(ctx, files, open, func(ctx context.Context, path string, f Other, each int) (*shapes, error) {
+		return inferCSV(ctx, a, c.file(path, f, f.Len(), true), each, pieceBytes)
 	})
 	if err != nil {
 		return record.Schema{}, err
@@ -214,7 +219,11 @@ func (c csv) Schema(
 	return all.schema(), nil
 }
 
-func inferCSV(ctx context.Context, a Address, f lineFile) (*shapes, error) {
+func inferCSV(ctx context.Context, a Address, f lineFile, goroutines int, piece int64) (*shapes, error) {
+	if s, ok, err := inferRows(ctx, a, f, goroutines, piece); ok && (err == nil || ctx.Err() != nil) {
+		return s, err
+	}
+	// Reading from the front finds the words for what is wrong.
 	t := &table{comma: delimiter(a, f.path)}
 	var columns []column
 	rows := 0
@@ -230,25 +239,31 @@ func inferCSV(ctx context.Context, a Address, f lineFile) (*shapes, error) {
 	if err != nil || rows == 0 {
 		return nil, err
 	}
-	s := &shapes{names: t.names, all: t.names, of: map[string]shape{}}
-	for i, name := range t.names {
+	return columnShapes(t.names, columns), nil
+}
+
+func columnShapes(names []string, columns []column) *shapes {
+	s := &shapes{names: names, all: names, of: map[string]shape{}}
+	for i, name := range names {
 		s.of[name] = columns[i].shape()
 	}
-	return s, nil
+	return s
 }
 
 func (c csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
+	return Found{}, c.scan(ctx, a, f, pieceBytes, emit)
+}
+
+func (c csv) scan(ctx context.Context, a Address, f File, piece int64, emit func(Sample) error) error {
 	l := &lines{f, true, c.unpacking}
+	if ok, err := scanRows(ctx, a, l, piece, emit); ok {
+		return err
+	}
 	t := &table{comma: delimiter(a, f.Path)}
 	label, at := labelOf(f.Schema), -1
-	err := t.forRows(ctx, l.file(ctx), func(x line) error {
+	return t.forRows(ctx, l.file(ctx), func(x line) error {
 		if at < 0 {
-			at = len(t.names)
-			for i, name := range t.names {
-				if name == label {
-					at = i
-				}
-			}
+			at = t.column(label)
 		}
 		s, err := l.sample(x)
 		if err != nil {
@@ -259,7 +274,14 @@ func (c csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) erro
 		}
 		return emit(s)
 	})
-	return Found{}, err
+}
+
+// column is the place of a column; len(t.names) = there is none of the name.
+func (t *table) column(name string) int {
+	if i := slices.Index(t.names, name); i >= 0 {
+		return i
+	}
+	return len(t.names)
 }
 
 type csvRows struct {
@@ -273,16 +295,7 @@ type csvRows struct {
 func (c csv) Open(ctx context.Context, a Address, f File) (Rows, error) {
 	r := &csvRows{lines: lines{f, true, c.unpacking}, schema: f.Schema, comma: delimiter(a, f.Path)}
 	t := &table{comma: r.comma}
-	err := r.file(ctx).each(ctx, func(x line) error {
-		if _, err := t.take(x); err != nil {
-			return err
-		}
-		if t.names == nil {
-			return nil
-		}
-		return errEnough
-	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if _, err := t.header(ctx, r.file(ctx)); err != nil {
 		return nil, fmt.Errorf("its header: %w", err)
 	}
 	r.cells = len(t.names)

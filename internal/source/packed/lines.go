@@ -210,7 +210,7 @@ func nextLine(in *bufio.Reader, buf []byte, quoted, inside bool) (text, rest []b
 		case whole:
 			return buf, buf, nil
 		case errors.Is(err, io.EOF) && inside:
-			return nil, buf, errors.New("its double quotes are not closed")
+			return nil, buf, errOpenQuotes
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
 			return buf, buf, err
 		}

@@ -13,7 +13,8 @@ import (
 // A file of lines that is not compressed is read in pieces, some beside each other. Lines within a piece are worked off
 // where it is read; one that crosses a border is put together where the pieces are taken, in order. So every byte is
 // read once, and what comes out is what reading from the front gives. Rows of CSV go on within double quotes: where one
-// ends follows from all quotes before it, and so these files are read from the front, as compressed ones are.
+// ends follows from how many quotes there are before it. They are counted as soon as a piece is read, and the pieces
+// tell each other, so that rows are worked off beside each other as well. Compressed files are read from the front.
 
 // readsOnce are the formats whose scans read every byte of a file once, though not in order.
 var readsOnce = []string{"jsonl", "csv", "text"}
@@ -34,6 +35,13 @@ type pieces[W any] struct {
 	size  int64 // of the file, bytes
 	piece int64 // bytes, at least 3
 	most  int   // goroutines
+
+	quoted bool  // a line goes on inside of double quotes
+	from   int64 // where the first line begins, in the first piece
+	first  int64 // its number
+	// wrong is an error about a line with its number and place; nil = lineError.
+	wrong func(n, off int64, err error) error
+
 	// begin makes a W, and line works a line off into it, from any goroutine. The line's number and place count from the
 	// first one of W, and it is its own until line returns.
 	begin func() W
@@ -41,7 +49,8 @@ type pieces[W any] struct {
 	// take gets every W, in order, with the number and the place of its first line in the file.
 	take func(w W, n, off int64) error
 
-	free chan []byte // buffers of pieces that were taken
+	free   chan []byte // buffers of pieces that were taken
+	inside []chan bool // whether a piece begins inside of double quotes, in turns
 }
 
 // worked is one piece, worked off but for what lies before its first line end and after its last one.
@@ -68,6 +77,11 @@ func (p *pieces[W]) run(ctx context.Context) error {
 		slots[i] = make(chan *worked[W], 1) // of its pieces at most one is not taken
 	}
 	p.free = make(chan []byte, ahead)
+	p.inside = make([]chan bool, ahead+1) // of so many pieces at most one is being read and was not told
+	for i := range p.inside {
+		p.inside[i] = make(chan bool, 1)
+	}
+	p.inside[0] <- false
 	next, room := make(chan int), make(chan struct{}, ahead)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -94,7 +108,7 @@ func (p *pieces[W]) run(ctx context.Context) error {
 			}
 		})
 	}
-	j := joiner[W]{p: p}
+	j := joiner[W]{p: p, n: p.first}
 	for i := range n {
 		var w *worked[W]
 		select {
@@ -138,28 +152,57 @@ func (p *pieces[W]) work(ctx context.Context, i int) *worked[W] {
 	}
 	b = b[:n]
 	if i == 0 {
-		b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
+		if b = b[min(p.from, int64(n)):]; p.from == 0 {
+			b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
+		}
 		w.skip = int64(n - len(b))
 	}
-	first := bytes.IndexByte(b, '\n')
-	if first < 0 {
+	inside := false
+	if p.quoted {
+		odd := bytes.Count(b, []byte{'"'})&1 == 1
+		select {
+		case inside = <-p.inside[i%len(p.inside)]:
+		case <-ctx.Done():
+			w.err = ctx.Err()
+			return w
+		}
+		p.inside[(i+1)%len(p.inside)] <- inside != odd
+	}
+	first := p.endOf(b, inside)
+	if first == 0 {
 		w.head = b
 		return w
 	}
-	last := bytes.LastIndexByte(b, '\n')
-	w.whole, w.head, w.tail = true, b[:first+1], b[last+1:]
+	w.whole, w.head, w.tail = true, b[:first], b[first:]
 	w.w = p.begin()
-	for body := b[first+1 : last+1]; len(body) > 0; {
-		end := bytes.IndexByte(body, '\n') + 1
-		if err := p.line(w.w, line{text: trimEnd(body[:end]), n: w.lines, off: w.size, size: int64(end)}); err != nil {
+	for end := p.endOf(w.tail, false); end > 0; end = p.endOf(w.tail, false) {
+		x := line{text: trimEnd(w.tail[:end]), n: w.lines, off: w.size, size: int64(end)}
+		if err := p.line(w.w, x); err != nil {
 			w.bad, w.err = true, err
 			return w
 		}
 		w.lines++
 		w.size += int64(end)
-		body = body[end:]
+		w.tail = w.tail[end:]
 	}
 	return w
+}
+
+// endOf is the length of the line that some bytes begin with, with what ends it; 0 = its end is not among them. inside
+// says that it begins inside of double quotes.
+func (p *pieces[W]) endOf(b []byte, inside bool) int {
+	for at := 0; ; {
+		i := bytes.IndexByte(b[at:], '\n') + 1
+		if i == 0 {
+			return 0
+		}
+		if p.quoted && bytes.Count(b[at:at+i], []byte{'"'})&1 == 1 {
+			inside = !inside
+		}
+		if at += i; !inside {
+			return at
+		}
+	}
 }
 
 // joiner takes pieces in order.
@@ -188,7 +231,7 @@ func (j *joiner[W]) add(w *worked[W]) error {
 		j.n += w.lines
 		j.off += w.size
 		if w.bad {
-			return j.failed(w.err)
+			return j.wrong(w.err)
 		}
 		j.open = append(j.open, w.tail...)
 	}
@@ -196,16 +239,21 @@ func (j *joiner[W]) add(w *worked[W]) error {
 	case w.err != nil:
 		return j.failed(w.err)
 	case w.ends && len(j.open) > 0:
+		if j.p.quoted && bytes.Count(j.open, []byte{'"'})&1 == 1 {
+			return j.failed(errOpenQuotes)
+		}
 		return j.close()
 	}
 	return nil
 }
 
+var errOpenQuotes = errors.New("its double quotes are not closed")
+
 // close works off the open line.
 func (j *joiner[W]) close() error {
 	w, size := j.p.begin(), int64(len(j.open))
 	if err := j.p.line(w, line{text: trimEnd(j.open), size: size}); err != nil {
-		return j.failed(err)
+		return j.wrong(err)
 	}
 	if err := j.p.take(w, j.n, j.off); err != nil {
 		return err
@@ -216,8 +264,16 @@ func (j *joiner[W]) close() error {
 	return nil
 }
 
-// failed is an error about the open line.
+// failed is an error about how the open line was read.
 func (j *joiner[W]) failed(err error) error { return lineError(j.n, j.off, err) }
+
+// wrong is an error about what is in it.
+func (j *joiner[W]) wrong(err error) error {
+	if j.p.wrong != nil {
+		return j.p.wrong(j.n, j.off, err)
+	}
+	return j.failed(err)
+}
 
 func lineError(n, off int64, err error) error {
 	return fmt.Errorf("line %d, at byte %d: %w", n+1, off, err)
