@@ -40,6 +40,8 @@ func (pl *planner) sendReady(s *stream, r int) {
 		pl.step.emit(Deliver{Delivery: d.id, Job: j.ID, Rank: r, Inc: d.inc, Slot: d.slot, Gen: d.gen, Epoch: d.epoch,
 			Step: d.step,
 			Rows: rows, Bad: d.bad, Again: d.again != nil})
+		spareArray(&pl.spareFills, d.fills) // all are answered
+		d.fills = nil
 		if d.last && d.again != nil {
 			pl.endEpochAgain(s, r)
 		} else if d.last {

@@ -143,7 +143,14 @@ func (lc *lifecycle) released(e Released) {
 		return // an old client, or a slot taken back: nothing of it may count
 	}
 	q := &s.ranks[e.Rank]
-	q.sent = slices.DeleteFunc(q.sent, func(d *delivery) bool { return d.slot == e.Slot && d.gen == e.Gen })
+	q.sent = slices.DeleteFunc(q.sent, func(d *delivery) bool {
+		if d.slot != e.Slot || d.gen != e.Gen {
+			return false
+		}
+		spareArray(&lc.planner.spareRows, d.rows) // nothing waits in a batch that was sent
+		d.rows = nil
+		return true
+	})
 	at := lc.step.now.Add(-max(e.Ago, 0))
 	if at.Before(k.LastTake) {
 		at = k.LastTake

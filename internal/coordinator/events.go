@@ -273,7 +273,7 @@ type Augment struct {
 }
 
 // Fill writes one row of a batch into its slot. The effect is a *Fill, good until it is answered: those of a batch lie
-// together, so that a sample costs no allocation.
+// together, and are those of a later batch once it has left, so that a sample costs no allocation.
 type Fill struct {
 	Delivery DeliveryID
 	Row      int

@@ -91,14 +91,12 @@ func (s *stream) refusePicks(k *jobs.Rank, e Picks) error {
 func (pl *planner) planGiven(d *delivery) {
 	s := d.s
 	picks := s.job.NextGiven(d.rank)
-	d.rows, d.fills = make([]row, 0, len(picks)), make([]Fill, len(picks))
+	d.rows, d.fills = again(&pl.spareRows, len(picks))[:0], again(&pl.spareFills, len(picks))
 	pl.deliveries[d.id] = d
 	s.ranks[d.rank].planned = append(s.ranks[d.rank].planned, d)
 	d.pending = len(picks)
+	pl.commit(s, d.ledger, picks)
 	for i, x := range picks {
-		if err := d.ledger.Commit(x); err != nil {
-			pl.step.complain(s.job.ID, err)
-		}
 		d.rows = append(d.rows, row{object: x, at: s.picked.add(x), turn: pl.flights.takeTurn(s)})
 		pl.flights.source(d, i)
 	}

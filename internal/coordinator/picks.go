@@ -73,7 +73,7 @@ func (s *stream) positional() bool {
 	return s.sample.Mode == dsa.Fixed || s.sample.Mode == dsa.Sequential
 }
 
-// pick commits the next sample of the job's order.
+// pick draws the next sample of the job's order. The caller enters it in the ledger.
 func (pl *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
 	var x ident.ObjectID
 	var ok bool
@@ -86,16 +86,18 @@ func (pl *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
 		x, ok = pl.sampler.Next(s.job.ID)
 		pl.moveBlocks()
 	}
-	if !ok {
-		return 0, false
-	}
-	if err := s.job.Ledger().Commit(x); err != nil {
-		pl.step.complain(s.job.ID, err)
-	}
-	return x, true
+	return x, ok
 }
 
-// substitute draws another sample of the running epoch in place of one that cannot be prepared.
+// commit enters picks in the ledger: those of a batch at once, because each is somewhere else in memory.
+func (pl *planner) commit(s *stream, l *jobs.Ledger, picks []ident.ObjectID) {
+	if err := l.CommitAll(picks); err != nil {
+		pl.step.complain(s.job.ID, err)
+	}
+}
+
+// substitute draws another sample of the running epoch in place of one that cannot be prepared. The caller enters it in
+// the ledger.
 func (pl *planner) substitute(d *delivery) (ident.ObjectID, bool) {
 	s := d.s
 	if s.job.Spec.OnError != jobs.Substitute || d.ledger != s.job.Ledger() || !d.ledger.Open() {
@@ -108,9 +110,6 @@ func (pl *planner) substitute(d *delivery) (ident.ObjectID, bool) {
 		s.tail--
 		pos := s.place(s.tail)
 		if x, ok := pl.sampler.At(s.job.ID, pos); ok {
-			if err := d.ledger.Commit(x); err != nil {
-				pl.step.complain(s.job.ID, err)
-			}
 			return x, true
 		}
 	}
@@ -170,6 +169,7 @@ func (pl *planner) failRow(d *delivery, i int, bad jobs.Bad) {
 		if d.picks != nil {
 			*d.picks = append(*d.picks, x)
 		} else {
+			pl.commit(d.s, d.ledger, []ident.ObjectID{x})
 			pl.step.persist(RecordAssigned{Job: d.s.job.ID, Rank: d.rank, Inc: d.inc, Epoch: d.epoch, Step: d.step,
 				Objects: []ident.ObjectID{x}}, nil)
 		}

@@ -16,6 +16,8 @@ type planner struct {
 
 	deliveries   map[DeliveryID]*delivery
 	nextDelivery DeliveryID
+	spareRows    [][]row  // of batches that were released
+	spareFills   [][]Fill // of batches that were sent
 	// Three independent hints, no states: without one of them a Step need not visit the streams.
 	awaiting bool // some stream waits for the sampler or has deferred rows
 	catching bool // some stream has samples to withdraw from the sampler
@@ -127,7 +129,7 @@ func (pl *planner) planOne(s *stream, r int) bool {
 	}
 	want, pos := j.Spec.Rows(r, k.Step), j.Spec.Position(r, k.Step)
 	k.Step++
-	d.rows, d.fills = make([]row, 0, want), make([]Fill, want)
+	d.rows, d.fills = again(&pl.spareRows, want)[:0], again(&pl.spareFills, want)
 	pl.deliveries[d.id] = d
 	s.ranks[r].planned = append(s.ranks[r].planned, d)
 
@@ -144,8 +146,33 @@ func (pl *planner) planOne(s *stream, r int) bool {
 		pl.flights.source(d, len(d.rows)-1)
 		d.picks = nil
 	}
+	pl.commit(s, d.ledger, picks)
 	pl.persistOf(d, RecordAssigned{Job: j.ID, Rank: r, Inc: k.Incarnation, Epoch: d.epoch, Step: d.step, Objects: picks})
 	return true
+}
+
+// mostSpare bounds the arrays of batches that are kept to be used again. A slot that comes free takes the next batch at
+// once, so few are enough.
+const mostSpare = 16
+
+// again is an array of n, of a batch that is gone if there is one: else a sample would cost 200 bytes of garbage. What
+// is in it has no meaning.
+func again[T any](spare *[][]T, n int) []T {
+	if last := len(*spare) - 1; last >= 0 {
+		a := (*spare)[last]
+		(*spare)[last] = nil
+		if *spare = (*spare)[:last]; cap(a) >= n {
+			return a[:n]
+		}
+	}
+	return make([]T, n)
+}
+
+// spareArray keeps an array that nothing refers to any more.
+func spareArray[T any](spare *[][]T, a []T) {
+	if len(*spare) < mostSpare && cap(a) > 0 {
+		*spare = append(*spare, a)
+	}
 }
 
 // written reports whether the journal has all of a batch that a restart needs.
@@ -338,7 +365,7 @@ func (pl *planner) planResend(s *stream, r int) bool {
 	}
 	pl.deliveries[d.id] = d
 	q.planned = append(q.planned, d)
-	d.rows, d.fills = make([]row, 0, len(b.objects)), make([]Fill, len(b.objects))
+	d.rows, d.fills = again(&pl.spareRows, len(b.objects))[:0], again(&pl.spareFills, len(b.objects))
 	for i, x := range b.objects {
 		w := row{object: x, turn: pl.flights.takeTurn(s)}
 		if b.places != nil {

@@ -190,7 +190,8 @@ func (r *rig) fill(x *Fill) {
 	if r.rows[x.Delivery] == nil {
 		r.rows[x.Delivery] = map[int]*Fill{}
 	}
-	r.rows[x.Delivery][x.Row] = x
+	written := *x // it is good until it is answered
+	r.rows[x.Delivery][x.Row] = &written
 }
 
 // ask steps an event with a token, runs, and returns the reply.
