@@ -48,6 +48,29 @@ func (t *table) open(k ident.Key) *slab {
 	return s
 }
 
+func (t *table) openAll(keys []ident.Key, out []*slab) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, k := range keys {
+		out[i] = t.mu.slabs[k]
+	}
+	// A slab of many is in no cache. Loads wait for memory together, what Retain does waits each time: so these go first.
+	here := int32(0)
+	for _, s := range out {
+		if s != nil {
+			here |= s.refs.Load()
+		}
+	}
+	if here == 0 {
+		return // none is here: the shelf has a reference of each
+	}
+	for i, s := range out {
+		if s != nil && !s.Retain() {
+			out[i] = nil
+		}
+	}
+}
+
 func (t *table) drop(k ident.Key) { t.dropIf(k, nil) }
 
 func (t *table) dropIf(k ident.Key, only *slab) {
@@ -99,6 +122,12 @@ func (h handles) open(k ident.Key) *slab {
 		return nil
 	}
 	return s
+}
+
+func (h handles) openAll(keys []ident.Key, out []*slab) {
+	for i, k := range keys {
+		out[i] = h.open(k)
+	}
 }
 
 func (h handles) drop(k ident.Key)            { h.index.Remove(k.Object) }

@@ -66,10 +66,11 @@ type form struct {
 
 // shelf holds the published slabs of one form and owns one reference of each.
 type shelf interface {
-	put(*slab) bool          // takes the reference over; false: it was not kept, the reference is the caller's
-	open(ident.Key) *slab    // retained for the caller; nil: not here
-	drop(ident.Key)          // releases whatever is there
-	dropIf(ident.Key, *slab) // releases it if it is still there
+	put(*slab) bool               // takes the reference over; false: it was not kept, the reference is the caller's
+	open(ident.Key) *slab         // retained for the caller; nil: not here
+	openAll([]ident.Key, []*slab) // open of each, into as many places
+	drop(ident.Key)               // releases whatever is there
+	dropIf(ident.Key, *slab)      // releases it if it is still there
 	len() int
 	resize(bytes int64) // the form's new budget
 	close()             // releases all; nothing is kept afterwards
@@ -303,14 +304,42 @@ func (s *Store) Open(k ident.Key) (View, error) {
 	if e == nil {
 		return View{}, ErrGone
 	}
+	return s.lend(t, e)
+}
+
+// OpenAll is Open of several entries of one form. It appends a View for each to dst, in order: where Open would have
+// failed, one without Bytes. Close them all. It takes the lock of the tier once for many.
+func (s *Store) OpenAll(f ident.Form, keys []ident.Key, dst []View) []View {
+	t := s.form(f)
+	if t == nil {
+		return append(dst, make([]View, len(keys))...)
+	}
+	var few [64]*slab
+	for len(keys) > 0 {
+		n := min(len(keys), len(few))
+		t.shelf.openAll(keys[:n], few[:n])
+		for _, e := range few[:n] {
+			v := View{}
+			if e != nil {
+				v, _ = s.lend(t, e) // without Bytes if it fails
+			}
+			dst = append(dst, v)
+		}
+		keys = keys[n:]
+	}
+	return dst
+}
+
+// lend makes a View of a slab that is retained for it.
+func (s *Store) lend(t *form, e *slab) (View, error) {
 	bytes := e.ext.Bytes()
 	if s.verifies(t.reads.Add(1)) {
 		t.verified.Add(1)
 		if xxhash.Sum64(bytes) != e.sum && e.bad.CompareAndSwap(false, true) {
 			t.corrupt.Add(1)
-			t.shelf.dropIf(k, e)
+			t.shelf.dropIf(e.key, e)
 			e.Release()
-			return View{}, fmt.Errorf("%w: %s", ErrCorrupt, k)
+			return View{}, fmt.Errorf("%w: %s", ErrCorrupt, e.key)
 		}
 	}
 	if e.bad.Load() { // the shelf may need a moment to release it

@@ -335,6 +335,59 @@ func TestViewsOutliveEverything(t *testing.T) {
 	})
 }
 
+// OpenAll lends what Open would, for more keys than it looks up at once: those that are not here, or are corrupt, have
+// no bytes, and the others are counted and hold their entries.
+func TestOpenAllIsOpenOfEach(t *testing.T) {
+	forms(t, func(t *testing.T, f ident.Form) {
+		s := open(t, Config{Budgets: budgets(1 << 20), VerifyEvery: 1})
+		const n = 150
+		var keys []ident.Key
+		for o := range n {
+			if keys = append(keys, key(f, o)); o%3 != 1 {
+				put(t, s, keys[o], 100+int64(o), 1)
+			}
+		}
+		v, err := s.Open(keys[5])
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.Bytes[0]++
+		v.Close()
+		before := s.Stats(f)
+		views := s.OpenAll(f, keys, []View{{}})
+		if len(views) != 1+n {
+			t.Fatalf("%d views of %d keys behind one", len(views), n)
+		}
+		for o, v := range views[1:] {
+			switch here := o%3 != 1 && o != 5; {
+			case here && !good(v, keys[o]):
+				t.Errorf("%s has other bytes", keys[o])
+			case !here && v.Bytes != nil:
+				t.Errorf("%s is lent, and is not here", keys[o])
+			}
+		}
+		after := s.Stats(f)
+		if lent := after.Reads - before.Reads; lent != 100 || after.Corrupt != 1 {
+			t.Errorf("%d reads and %d corrupt entries, want 100 and 1", lent, after.Corrupt)
+		}
+		for _, k := range keys {
+			s.Free(k)
+		}
+		if s.Stats(f).Used == 0 {
+			t.Error("the views hold nothing")
+		}
+		for i := range views {
+			views[i].Close()
+		}
+		if used := s.Stats(f).Used; used != 0 {
+			t.Errorf("%d bytes are used when all is closed", used)
+		}
+		if v := s.OpenAll(ident.Stored, keys[:2], nil); len(v) != 2 || v[0].Bytes != nil {
+			t.Errorf("%+v of a form without a tier", v)
+		}
+	})
+}
+
 // Grow and shrink while in use: nothing is flushed, nothing exceeds the larger of budget and use.
 func TestLiveResize(t *testing.T) {
 	forms(t, func(t *testing.T, f ident.Form) {

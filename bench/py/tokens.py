@@ -1,7 +1,7 @@
 """Measures windows of token ids out of memory, beside a copy of as many bytes, nanoGPT and MosaicML streaming.
 
     LARDER_BIN=bin/larder .venv/bin/python bench/py/tokens.py [--minutes 5] [--mib 64] [--seq-len 1024] [--batch 64]
-        [--python .venv-formats/bin/python] [--quick] [--write]
+        [--windows 1024,8192,65536] [--python .venv-formats/bin/python] [--quick] [--write]
 
 One file of uint16 ids, as nanoGPT writes it, is read by one job at a time, shuffled, and all of it lies in memory:
 
@@ -12,6 +12,9 @@ One file of uint16 ids, as nanoGPT writes it, is read by one job at a time, shuf
 - streaming: MosaicML's StreamingDataset of the same windows (one ndarray a sample) in a DataLoader of torch with as
   many workers as there are processors, batches by numpy.stack. It is left out where the interpreter that --python
   names has no `streaming`.
+
+--windows measures larder and memcpy at other lengths too. A batch has as many ids as with --seq-len and --batch, but
+at least 8 windows, so that the rows show from which length on a window is as good as a copy.
 
 All take turns, every second time backwards. The rate is bytes of ids a second: of nanoGPT those in the file, x and y
 together being one window. The bar is 0.7 of memcpy, and the lower end of the 95 % bootstrap interval of the ratio of
@@ -39,7 +42,8 @@ from loaders import ROOT, Daemon, gate, out_dir
 PAGE = ROOT / "docs/measurements/stores.md"
 BEGIN, END = "<!-- tokens: written by bench/py/tokens.py -->", "<!-- end of tokens -->"
 EPOCHS = 4  # that count, behind one that does not
-UNITS = {"rate": "ids, MiB/s", "windows": "windows/s"}
+UNITS = {"rate": "ids, MiB/s", "windows": "windows/s", "cpu": "processor time of the job, ns a window",
+         "daemon": "of the daemon"}
 
 
 # --- children: one job each; each yields how many windows a batch has ------------------------------------------------
@@ -120,13 +124,17 @@ def child(which: str, spec: dict[str, Any]) -> None:
     epoch = KINDS[which](spec)
     gate()
     sum(epoch())
-    begin, n = time.perf_counter(), 0
+    print("warm", flush=True)
+    sys.stdin.readline()
+    begin, cpu, n = time.perf_counter(), time.process_time(), 0
     for _ in range(EPOCHS):
         n += sum(epoch())
     seconds = time.perf_counter() - begin
     if n < EPOCHS * (spec["windows"] - spec["batch"]):
         raise SystemExit(f"{which} gave {n} windows in {EPOCHS} epochs of {spec['windows']}")
-    print(json.dumps({"windows": n / seconds}), flush=True)
+    cpu = time.process_time() - cpu
+    print(json.dumps({"windows": n / seconds, "cpu": cpu, "n": n}), flush=True)
+    sys.stdin.readline()
 
 
 def write_shards(spec: dict[str, Any]) -> None:
@@ -140,22 +148,56 @@ def write_shards(spec: dict[str, Any]) -> None:
             out.write({"tokens": ids[at:at + n + 1]})
 
 
+def spec_of(args: argparse.Namespace, path: str, seq_len: int) -> dict[str, Any]:
+    """What a child is to do with windows of a length: batches have as many ids for each length, but 8 windows."""
+    n, ids = args.mib << 19, args.seq_len * args.batch
+    return {"file": path, "seq_len": seq_len, "batch": max(8, ids // seq_len),
+            "windows": (n - seq_len - 1) // seq_len + 1}
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def job(python: str, which: str, spec: dict[str, Any], env: dict[str, str]) -> dict[str, float]:
-    """Runs a child, and says how many bytes of ids a second it gave."""
-    p = subprocess.run([python, __file__, "--child", which, json.dumps(spec)], input="go\n", stdout=subprocess.PIPE,
-                       text=True, check=True, env=os.environ | env)
-    windows = json.loads(p.stdout.splitlines()[-1])["windows"]
-    return {"rate": windows * 2 * (spec["seq_len"] + 1) / 2**20, "windows": windows}
+def job(python: str, which: str, spec: dict[str, Any], env: dict[str, str],
+        cpu: Callable[[], float] = lambda: 0.0) -> dict[str, float]:
+    """Runs a child, and says how many bytes of ids a second it gave, and how much processor time a window took in it
+    and in what cpu reads."""
+    with subprocess.Popen([python, __file__, "--child", which, json.dumps(spec)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True, env=os.environ | env) as p:
+        if p.stdin is None or p.stdout is None:
+            raise AssertionError("a pipe is missing")
+        to, by = p.stdin, p.stdout
+
+        def said(word: str) -> str:
+            line = by.readline()
+            if not line.startswith(word):
+                raise SystemExit(f"{which} said {line!r} instead of {word}")
+            return line
+
+        def go() -> None:
+            to.write("go\n")
+            to.flush()
+
+        said("ready")
+        go()
+        said("warm")
+        before = cpu()
+        go()
+        got = json.loads(said("{"))
+        of_others = cpu() - before
+        go()
+    out = {"rate": got["windows"] * 2 * (spec["seq_len"] + 1) / 2**20, "windows": got["windows"],
+           "cpu": 1e9 * got["cpu"] / got["n"]}
+    if of_others:
+        out["daemon"] = 1e9 * of_others / got["n"]
+    return out
 
 
 def larder_job(binary: str, spec: dict[str, Any]) -> dict[str, float]:
     daemon = Daemon(binary, "--set", "tiers.total=1GiB", "--set", "tiers.encoded=80%")
     try:
         env = {"PYTHONPATH": str(ROOT / "python"), "LARDER_SOCKET": daemon.socket}
-        return job(sys.executable, "larder", spec, env)
+        return job(sys.executable, "larder", spec, env, daemon.cpu)
     finally:
         daemon.close()
 
@@ -167,6 +209,10 @@ def measure(args: argparse.Namespace, spec: dict[str, Any]) -> tuple[figures.Run
         ("larder", lambda: larder_job(args.bin, spec)),
         ("nanoGPT", lambda: job(sys.executable, "nanoGPT", spec, {})),
     ]
+    for n in args.windows:
+        other = spec_of(args, spec["file"], n)
+        steps += [(f"memcpy, {n}", lambda s=other: job(sys.executable, "memcpy", s, {})),  # type: ignore[misc]
+                  (f"larder, {n}", lambda s=other: larder_job(args.bin, s))]  # type: ignore[misc]
     p = subprocess.run([args.python, __file__, "--shards", json.dumps(spec)], capture_output=True, text=True)
     if p.returncode == 0:
         steps.append(("streaming", lambda: job(args.python, "streaming", spec, {})))
@@ -175,17 +221,22 @@ def measure(args: argparse.Namespace, spec: dict[str, Any]) -> tuple[figures.Run
     return figures.in_turn(steps, args.minutes, args.quick), why
 
 
-def bars(runs: figures.Runs) -> list[Bar]:
+def bars(runs: figures.Runs, windows: list[int]) -> list[Bar]:
     def over(of: str, bar: float, named: str) -> Bar:
         return Bar("`tokens:` from memory", Source("larder", "rate"), bar, (Source(of, "rate"),), named)
 
     out = [over("memcpy", 0.7, "a copy of as many bytes"), over("nanoGPT", 1, "nanoGPT's get_batch")]
-    return out + ([over("streaming", 1, "MosaicML streaming")] if "streaming" in runs else [])
+    if "streaming" in runs:
+        out.append(over("streaming", 1, "MosaicML streaming"))
+    return out + [Bar(f"`tokens:` from memory, windows of {n}", Source(f"larder, {n}", "rate"), 0.7,
+                      (Source(f"memcpy, {n}", "rate"),), "a copy of as many bytes") for n in windows]
 
 
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
+    p.add_argument("--windows", type=lambda s: [int(x) for x in s.split(",") if x], default=[8192, 65536],
+                   help="other lengths of windows, measured beside a copy only")
     p.add_argument("--python", default=str(ROOT / ".venv-formats/bin/python"), help="an interpreter with streaming")
     p.add_argument("--minutes", type=float, default=5, help="at least three repeats are made, whatever they take")
     p.add_argument("--mib", type=int, default=64, help="of ids")
@@ -213,15 +264,14 @@ def main() -> None:
         n = args.mib << 19
         path = pathlib.Path(work, "train.bin")
         np.random.default_rng(1).integers(0, 50_257, n, dtype=np.uint16).tofile(path)
-        spec = {"file": str(path), "shards": f"{work}/mds", "seq_len": args.seq_len, "batch": args.batch,
-                "windows": (n - args.seq_len - 1) // args.seq_len + 1}
+        spec = spec_of(args, str(path), args.seq_len) | {"shards": f"{work}/mds", "batch": args.batch}
         runs, why = measure(args, spec)
     version = json.loads(subprocess.run([args.bin, "version", "-o", "json"], check=True, capture_output=True,
                                         text=True).stdout)
     (out_dir() / "tokens.json").write_text(json.dumps({"args": vars(args), "version": version, "runs": runs}, indent=1))
     lines = [f"`bench/py/tokens.py`, {time.strftime('%Y-%m-%d')}, {version['version']}: {args.mib} MiB of ids, windows "
              f"of {args.seq_len}, batches of {args.batch}; load before it {load:.1f}.", ""]
-    lines += figures.bars_table([figures.figure(b, runs) for b in bars(runs)])
+    lines += figures.bars_table([figures.figure(b, runs) for b in bars(runs, args.windows)])
     lines += figures.runs_table(runs, UNITS) + ([why] if why else [])
     print("\n".join(lines))
     if args.write:

@@ -100,6 +100,9 @@ func (e *Engine) handAugment(eff coordinator.Effect, x *coordinator.Augment) {
 // handFill is hand for a row: one that is a copy of a record, or that built-in ops make of one, needs no worker of a
 // client.
 func (e *Engine) handFill(x *coordinator.Fill) {
+	if e.pool.Join(x) {
+		return
+	}
 	j, r := e.jobs.byID(x.Job).forWork(), e.rings.Hold(ring.Key{Job: x.Job, Rank: x.Rank, Inc: x.Inc})
 	if j != nil && j.ByClients() && !j.Made.Ready(x.From.Key.Form) && j.Made.Suffix() == nil {
 		e.crew.Add(x, j, r)

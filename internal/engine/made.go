@@ -224,7 +224,7 @@ func (e *Engine) runNative(j *work.Job, runs []work.Run, key prep.RandKey, blob 
 
 // readRecord is the pool's Read, for the crew.
 func (e *Engine) readRecord(
-	j *work.Job, o ident.ObjectID, runs []work.Run, key prep.RandKey, done func([]byte, coordinator.Prepared),
+	j *work.Job, item work.Item, runs []work.Run, key prep.RandKey, done func([]byte, coordinator.Prepared),
 ) {
-	e.pool.Read(j, o, runs, key, done)
+	e.pool.Read(j, item, runs, key, done)
 }

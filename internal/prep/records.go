@@ -105,6 +105,21 @@ func (w *Worker) openRecord(s *record.Schema, stored []byte) (v record.View, hea
 	return v, headers, nil
 }
 
+// Whole returns a stored record that has no images, checked as Record checks it: Record would only copy it. False: it
+// has some, or it is bad.
+func (w *Worker) Whole(s *record.Schema, stored []byte) ([]byte, bool) {
+	v, err := record.Open(stored)
+	if err != nil || v.Len() != len(s.Fields) {
+		return nil, false
+	}
+	for i, x := range v.All {
+		if isFile(&s.Fields[i], &x) || s.Fields[i].Check(&x) != nil {
+			return nil, false
+		}
+	}
+	return v.Bytes(), true
+}
+
 // RecordMemory is about what Record takes at once to decode the images of a stored record, bytes.
 func (w *Worker) RecordMemory(s *record.Schema, stored []byte) int64 {
 	v, err := record.Open(stored)

@@ -69,6 +69,15 @@ func TestRecordDecodesItsImages(t *testing.T) {
 		if err != nil || !bytes.Equal(again, got) {
 			t.Fatal("a record that fits changed", err)
 		}
+		if b, ok := w.Whole(&schema, append(got, 1)); !ok || !bytes.Equal(b, again) {
+			t.Error("a record without image files is not what Record copies of it")
+		}
+		if _, ok := w.Whole(&schema, blob); ok {
+			t.Error("a record with an image file is whole")
+		}
+		if _, ok := w.Whole(&schema, got[:len(got)-64]); ok {
+			t.Error("a record that is cut is whole")
+		}
 		v, err := record.Open(got)
 		if err != nil {
 			t.Fatal(err)

@@ -33,8 +33,13 @@ func ForReaders(ctx context.Context, n int) context.Context {
 
 // whom is for whom bytes of a root are read.
 func (rs *rootState) whom(ctx context.Context) disk.Whom {
+	return disk.Whom{Group: rs.uri, Jobs: Readers(ctx)}
+}
+
+// Readers is what ForReaders said; 0 = nothing.
+func Readers(ctx context.Context) int {
 	n, _ := ctx.Value(readers{}).(int)
-	return disk.Whom{Group: rs.uri, Jobs: n}
+	return n
 }
 
 // readWhole fills buf with an object that lies in a store, from the disk tier where that has it. What is read from the

@@ -36,7 +36,7 @@ type Config struct {
 	// Read reads an object of a job as a record and runs built-in ops on it, in another goroutine, and calls done there
 	// with the record, which is not to be kept, and with what was read, or why there is none. Lost: the daemon stops. It
 	// does not wait. Nil = no job has samples that are read.
-	Read func(j *work.Job, o ident.ObjectID, runs []work.Run, key prep.RandKey,
+	Read func(j *work.Job, item work.Item, runs []work.Run, key prep.RandKey,
 		done func(out []byte, ev coordinator.Prepared))
 	// Ended reports whether a job has ended.
 	Ended func(job ident.JobID) bool

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"larder/internal/coordinator"
+	"larder/internal/engine/work"
 )
 
 // mostReads is how many items the daemon's workers read for the Crew at once: enough for those of a large machine, and
@@ -158,7 +159,8 @@ func (c *Crew) fits(t *task, size int64) bool {
 
 // read has the daemon's workers make the first stage of a task.
 func (c *Crew) read(t *task) {
-	c.cfg.Read(t.job, t.key.Object, t.runs, t.randKey(), func(out []byte, ev coordinator.Prepared) {
+	item := work.Item{Object: t.key.Object, Readers: t.wanted}
+	c.cfg.Read(t.job, item, t.runs, t.randKey(), func(out []byte, ev coordinator.Prepared) {
 		defer c.wasRead(t.fit, t.probe)
 		c.mu.Lock()
 		stopped := c.mu.stopped

@@ -16,7 +16,7 @@ func readRig(t *testing.T, change ...func(*Config)) (*rig, chan func(out []byte,
 	t.Helper()
 	reads := make(chan func([]byte, coordinator.Prepared), 1000)
 	r := newRig(t, append(change, func(c *Config) {
-		c.Read = func(_ *work.Job, _ ident.ObjectID, runs []work.Run, _ prep.RandKey,
+		c.Read = func(_ *work.Job, _ work.Item, runs []work.Run, _ prep.RandKey,
 			done func([]byte, coordinator.Prepared)) {
 			if len(runs) != 0 {
 				t.Errorf("runs %+v", runs)
@@ -28,6 +28,48 @@ func readRig(t *testing.T, change ...func(*Config)) (*rig, chan func(out []byte,
 	m.Stored, m.Python, m.Steps, m.Cut = true, true, 2, 2
 	r.job.Made = &m
 	return r, reads
+}
+
+// An item is read for as many jobs as the coordinator says, also when there was no room for it and it is read again.
+func TestItemsAreReadForTheirJobs(t *testing.T) {
+	items := make(chan work.Item, 10)
+	r, reads := readRig(t, func(c *Config) { c.Room = 500 })
+	read := r.cfg.Read
+	r.cfg.Read = func(j *work.Job, item work.Item, runs []work.Run, key prep.RandKey,
+		done func([]byte, coordinator.Prepared)) {
+		items <- item
+		read(j, item, runs, key, done)
+	}
+	for id := range 2 {
+		r.Add(coordinator.Prepare{Flight: coordinator.FlightID(id + 1), Job: 1, Turn: uint64(id + 1), Readers: 4 + id,
+			Keep: true,
+			Key:  ident.Key{Object: ident.ObjectID(id + 1), Form: ident.Decoded, Recipe: 2}}, r.job, nil)
+	}
+	for len(reads) < 2 { // both are read while their size is not known
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 { // the second one finds no room
+		nextRead(t, reads)(blobOf(t, 1000), coordinator.Prepared{Read: 1})
+	}
+	w, h, mem := r.attach(1<<16, "c")
+	defer w.Close(true)
+	if err := w.put(mem, blobOf(t, 8), h.take(t).Task); err != nil {
+		t.Fatal(err)
+	}
+	nextRead(t, reads)(blobOf(t, 1000), coordinator.Prepared{Read: 1})
+	if err := w.put(mem, blobOf(t, 8), h.take(t).Task); err != nil {
+		t.Fatal(err)
+	}
+	for id := range 2 {
+		if p := r.waitFor(coordinator.FlightID(id + 1)); p.Err != "" {
+			t.Errorf("%+v", p)
+		}
+	}
+	for i, want := range []work.Item{{Object: 1, Readers: 4}, {Object: 2, Readers: 5}, {Object: 2, Readers: 5}} {
+		if got := <-items; got != want {
+			t.Errorf("read %d is of %+v, want %+v", i, got, want)
+		}
+	}
 }
 
 // nextRead is the next item that is to be read.

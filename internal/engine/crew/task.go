@@ -33,6 +33,7 @@ type task struct {
 	took   time.Duration        // of the stages before, at workers
 	read   int64                // bytes that were read for it
 	held   bool                 // they came from a block in memory
+	wanted int                  // jobs whose subset has the sample, if it is read; 0 = not known
 	probe  bool                 // its item is read at once, and coordinator.ItemRead says so
 	ring   *ring.Ring           // held for a Fill that is not in place; nil = its client is gone, or it is not held
 
@@ -117,7 +118,7 @@ func newTask(what coordinator.Effect, j *work.Job, r *ring.Ring, after uint64) *
 	switch x := what.(type) {
 	case coordinator.Prepare:
 		t.flight, t.key, t.keep, t.turn = x.Flight, x.Key, x.Keep, x.Turn
-		t.probe = x.Probe
+		t.probe, t.wanted = x.Probe, x.Readers
 		t.fit, t.last = fit{j.Recipe.Prefix(), false, j.ID}, m.Cut
 		if x.Into != nil {
 			t.fill, t.last = x.Into, m.Steps

@@ -91,14 +91,12 @@ func (p *Pool) consumed(t *task) {
 	p.unread.Broadcast()
 }
 
-// readFor reads the object of a Prepare task, for the jobs that want it.
+// readFor reads the object of a Prepare task, for the jobs that want it, and measures that, unless the object lies in a
+// block that is in memory: that was one read.
 func (p *Pool) readFor(ctx context.Context, t *task, buf []byte) (b []byte, held bool, err error) {
 	x := t.what.(coordinator.Prepare)
-	return p.readObject(source.ForReaders(ctx, x.Readers), x.Key.Object, buf)
-}
-
-// readObject reads an object and measures that, unless it lies in a block that is in memory: that was one read.
-func (p *Pool) readObject(ctx context.Context, o ident.ObjectID, buf []byte) (b []byte, held bool, err error) {
+	o := x.Key.Object
+	ctx = source.ForReaders(ctx, x.Readers)
 	if p.cfg.InBlock != nil {
 		if held, _ := p.cfg.InBlock(o); held {
 			b, err = p.cfg.Read(ctx, o, buf)

@@ -43,11 +43,11 @@ func TestMachine(t *testing.T) {
 		}
 		near("storage", got.Storage, 0)
 		near("cores", got.Cores, 1) // there are two, and three workers
-		p[0].end(0, true)
-		p[1].end(0, true)
+		p[0].end(0, 1)
+		p[1].end(0, 1)
 		time.Sleep(10 * time.Second)
 		near("one of two cores", m.Machine().Cores, 0.5)
-		p[2].end(0, true)
+		p[2].end(0, 1)
 		time.Sleep(time.Second)
 		near("a second later", m.Machine().Cores, 0.5/math.E)
 	})

@@ -233,9 +233,10 @@ func (m *Meters) work(k RecipeKey, s Step) piece {
 	return piece{m: m, key: k, step: s, begun: now, together: n}
 }
 
-// end ends it and returns what it took of a core; the zero piece has ended. waited is time of it that was no work;
-// only what went well counts. While more workers compute than there are cores, each has only a part of one.
-func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
+// end ends it and returns what it took of a core; the zero piece has ended. waited is time of it that was no work; n is
+// how many samples went well, and only they count. While more workers compute than there are cores, each has only a
+// part of one.
+func (p *piece) end(waited time.Duration, n int) (core time.Duration) {
 	m := p.m
 	if m == nil {
 		return 0
@@ -246,16 +247,14 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 	m.pass(now)
 	both := float64(p.together+m.computing.Load()) / 2
 	m.computing.Add(-1)
-	m.mu.Unlock()
+	defer m.mu.Unlock()
 	if cores := float64(m.cores); both > cores {
 		took *= cores / both
 	}
 	core = time.Duration(max(took, 0) * float64(time.Second))
-	if !good {
+	if n == 0 {
 		return core
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	c := m.costs(p.key)
 	f := &c.finish
 	switch p.step {
@@ -267,7 +266,8 @@ func (p *piece) end(waited time.Duration, good bool) (core time.Duration) {
 		f = &c.inPlace
 	case Finish:
 	}
-	f.add(1, max(took, 0))
+	f.add(float64(n), max(took, 0))
+	f.seen += n - 1
 	return core
 }
 

@@ -20,21 +20,21 @@ func TestMetersMeasure(t *testing.T) {
 				t.Errorf("%s: %g, want %g", what, got, want)
 			}
 		}
-		one := func(s Step, d, wait time.Duration, good bool) {
+		one := func(s Step, d, wait time.Duration, good int) {
 			p := m.work(key, s)
 			time.Sleep(d)
 			p.end(wait, good)
 		}
 		for range minSeen - 1 {
-			one(Decode, 10*time.Millisecond, 0, true)
+			one(Decode, 10*time.Millisecond, 0, 1)
 		}
 		if r := m.Rates(); r.Recipes[0].Decode != 0 || r.Storage != 0 {
 			t.Errorf("%+v is measured from too few samples", r)
 		}
 		for range 40 {
-			one(Decode, 12*time.Millisecond, 2*time.Millisecond, true)
-			one(Decode, time.Second, 0, false) // what fails is no measure
-			one(Augment, 5*time.Millisecond, 0, true)
+			one(Decode, 12*time.Millisecond, 2*time.Millisecond, 1)
+			one(Decode, time.Second, 0, 0) // what fails is no measure
+			one(Augment, 5*time.Millisecond, 0, 1)
 		}
 		r := m.Rates()
 		near("decode", r.Recipes[0].Decode, 2/0.010) // two cores
@@ -64,7 +64,7 @@ func TestMetersMeasure(t *testing.T) {
 		}
 		time.Sleep(30 * time.Millisecond)
 		for _, p := range pieces {
-			p.end(0, true)
+			p.end(0, 1)
 		}
 		if m.computing.Load() != 0 {
 			t.Error("a worker still computes")
@@ -81,16 +81,16 @@ func TestMetersMeasure(t *testing.T) {
 }
 
 // pastFades works for long, and then twice as fast: that is seen before as much again has been done.
-func pastFades(t *testing.T, m *Meters, key RecipeKey, one func(s Step, d, wait time.Duration, good bool)) {
+func pastFades(t *testing.T, m *Meters, key RecipeKey, one func(s Step, d, wait time.Duration, good int)) {
 	t.Helper()
 	for range 10_000 {
-		one(Augment, 5*time.Millisecond, 0, true)
+		one(Augment, 5*time.Millisecond, 0, 1)
 		if len(m.mu.recipes) > 0 && m.mu.recipes[key].augment.seconds > enough {
 			m.Rates()
 		}
 	}
 	for range 2000 {
-		one(Augment, 2500*time.Microsecond, 0, true)
+		one(Augment, 2500*time.Microsecond, 0, 1)
 		if m.mu.recipes[key].augment.seconds > enough {
 			m.Rates()
 		}
@@ -151,12 +151,12 @@ func TestWhatIsDoneInPlaceIsMeasuredNowAndThen(t *testing.T) {
 		if m.due(key) {
 			for _, s := range [...]Step{Decode, Augment} {
 				p := m.work(key, s)
-				p.end(0, true)
+				p.end(0, 1)
 			}
 			n++
 		} else {
 			p := m.work(key, InPlace)
-			p.end(0, true)
+			p.end(0, 1)
 		}
 	}
 	c := m.mu.recipes[key]
@@ -186,7 +186,7 @@ func TestIdleIsACoreWithoutWork(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		for i := range under {
-			under[i].end(0, true)
+			under[i].end(0, 1)
 		}
 		if m.Idle() {
 			t.Error("idle in a gap between two pieces of work")

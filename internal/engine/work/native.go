@@ -37,14 +37,21 @@ func (p *Pool) Native(j *Job, runs []Run, key prep.RandKey, blob []byte, done fu
 	p.addNative(task{job: j, native: &native{runs: runs, key: key, blob: blob, done: done}})
 }
 
+// Item is an object that is read for somebody else.
+type Item struct {
+	Object  ident.ObjectID
+	Readers int // jobs whose subset has it, as of a coordinator.Prepare; 0 = not known
+}
+
 // Read reads and decodes an object of a job as a record and runs the ops of runs on it, which draw by key, as of a job
 // that is not behind. It does not wait. done is called once: with the record, which is not to be kept, and what was
 // read, or with why there is none. Lost says that the Pool has stopped.
 func (p *Pool) Read(
-	j *Job, o ident.ObjectID, runs []Run, key prep.RandKey, done func(out []byte, ev coordinator.Prepared),
+	j *Job, item Item, runs []Run, key prep.RandKey, done func(out []byte, ev coordinator.Prepared),
 ) {
 	p.addNative(task{job: j, native: &native{runs: runs, key: key, read: done},
-		what: coordinator.Prepare{Key: ident.Key{Object: o, Form: ident.Decoded}, From: ident.Stored}})
+		what: coordinator.Prepare{Key: ident.Key{Object: item.Object, Form: ident.Decoded}, From: ident.Stored,
+			Readers: item.Readers}})
 }
 
 func (p *Pool) addNative(t task) {
@@ -112,7 +119,7 @@ func (w *worker) readRecord(ctx context.Context, t *task) (out []byte, ev coordi
 	o, n := t.what.(coordinator.Prepare).Key.Object, t.native
 	enc, held, err := t.read, t.held, t.err
 	if t.size == 0 {
-		if enc, held, err = w.p.readObject(ctx, o, w.read[:0]); err == nil && cap(enc) <= mostKept {
+		if enc, held, err = w.p.readFor(ctx, t, w.read[:0]); err == nil && cap(enc) <= mostKept {
 			w.read = enc
 		}
 	}

@@ -62,6 +62,9 @@ type task struct {
 	ring  *ring.Ring
 	after uint64 // mark of Config.Tiers that must be done before something is stored
 
+	// rows of a batch that are copies of records, and that are written together, what being the first; nil = what is alone
+	rows []*coordinator.Fill
+
 	native *native // what somebody else asks for: ops on a record, or a record that is read, which what says
 
 	size int64  // bytes that are read ahead for it; 0 = none are
@@ -98,7 +101,8 @@ type Pool struct {
 	}
 	workable *sync.Cond   // for workers: there may be a task to begin
 	unread   *sync.Cond   // for readers: there may be a task to read for
-	quick    atomic.Int64 // rows of records that were added since Flush
+	quick    atomic.Int64 // tasks with rows of records that were added since Flush
+	open     task         // rows that more may join until Flush; owned by the goroutine that adds
 }
 
 // maxCopies is how many working copies there may be for a worker when it begins another one. Large ones are fewer:
@@ -154,14 +158,28 @@ func (p *Pool) Stop() {
 			natives = append(natives, t.native)
 		}
 	}
+	if p.open.ring != nil {
+		p.open.ring.Release()
+	}
+	p.open = task{}
 	p.mu.tasks, p.mu.fresh, p.mu.ahead.unread, p.mu.copies, p.mu.spare = nil, nil, nil, nil, nil
 }
 
 // Add queues a Prepare, Augment or *Fill of the coordinator, with its turn. j may be nil when the job is not known any
 // more. r is the ring of a Fill, which the Pool releases; nil = its client is gone. Rows of records may wait for Flush:
-// most of them are copies that take less than to wake a worker.
+// most of them are copies that take less than to wake a worker. One goroutine calls Add, Join and Flush.
 func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
-	t := task{what: what, turn: turn, job: j, ring: r, after: p.cfg.Tiers.Mark()}
+	t := task{what: what, turn: turn, job: j, ring: r}
+	x, fill := what.(*coordinator.Fill)
+	if fill && r != nil && j != nil && j.Made != nil && j.Made.Ready(x.From.Key.Form) {
+		p.closeRows()
+		p.open = t
+		p.open.rows = append(make([]*coordinator.Fill, 0, rowsTogether(r)), x)
+		return
+	}
+	if !fill { // a row is stored nowhere
+		t.after = p.cfg.Tiers.Mark()
+	}
 	p.mu.Lock()
 	if p.readsAhead(&t) {
 		p.mu.ahead.unread.Push(t)
@@ -172,15 +190,53 @@ func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
 	t.size = 0
 	p.enqueue(t)
 	p.mu.Unlock()
-	if _, fill := what.(*coordinator.Fill); fill && j != nil && j.Made != nil {
+	if fill && j != nil && j.Made != nil {
 		p.quick.Add(1)
 		return
 	}
 	p.workable.Signal()
 }
 
+// Rows of small records take less to copy than to hand over. So rows of a batch are one task, up to so many and, unless
+// it is one row, to so many bytes: what keeps a core busy for a tenth of a millisecond, so that no other job's turn
+// comes noticeably late and the workers share the rows of a batch that is larger.
+const mostRows, mostRowBytes = 256, 256 << 10
+
+// rowsTogether is how many rows of a ring are one task at most.
+func rowsTogether(r *ring.Ring) int {
+	return max(1, min(mostRows, r.Rows, mostRowBytes/int(max(1, r.SlotBytes/int64(max(1, r.Rows))))))
+}
+
+// Join adds a row to the one that was added before it, if both can be written together: rows of one batch that are
+// copies of records. They have the turn of the first one. False: it is to be added.
+func (p *Pool) Join(x *coordinator.Fill) bool {
+	rows := p.open.rows
+	if len(rows) == 0 || len(rows) == cap(rows) {
+		return false
+	}
+	first := rows[0]
+	if x.Delivery != first.Delivery || x.Inc != first.Inc || x.From.Key.Form != first.From.Key.Form {
+		return false
+	}
+	p.open.rows = append(p.open.rows, x)
+	return true
+}
+
+// closeRows queues the rows that waited for more.
+func (p *Pool) closeRows() {
+	if len(p.open.rows) == 0 {
+		return
+	}
+	p.mu.Lock()
+	p.mu.tasks.Push(p.open)
+	p.mu.Unlock()
+	p.open = task{}
+	p.quick.Add(1)
+}
+
 // Flush has the workers begin what waits for it.
 func (p *Pool) Flush() {
+	p.closeRows()
 	for range min(p.quick.Swap(0), int64(p.cfg.Workers)) {
 		p.workable.Signal()
 	}

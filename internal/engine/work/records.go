@@ -1,6 +1,8 @@
 package work
 
 import (
+	"time"
+
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
 	"larder/internal/errs"
@@ -88,6 +90,9 @@ func (w *worker) storedRecord(m *Made, enc []byte, alloc allocator) ([]byte, err
 	if len(prefix) == 0 {
 		return w.item(m, enc, alloc)
 	}
+	if b, ok := w.prep.Whole(&m.Item, enc); ok {
+		return w.runOps(prefix, b, prep.RandKey{}, alloc) // they draw nothing
+	}
 	var item []byte
 	defer func() {
 		if item != nil {
@@ -101,7 +106,17 @@ func (w *worker) storedRecord(m *Made, enc []byte, alloc allocator) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	return w.runOps(prefix, b, prep.RandKey{}, alloc) // they draw nothing
+	return w.runOps(prefix, b, prep.RandKey{}, alloc)
+}
+
+// decodedRecord is storedRecord, but for records that are the same decoded: then the result is enc, without a copy.
+func (w *worker) decodedRecord(m *Made, enc []byte, alloc allocator) ([]byte, error) {
+	if len(m.Prefix()) == 0 {
+		if b, ok := w.prep.Whole(&m.Item, enc); ok {
+			return b, nil
+		}
+	}
+	return w.storedRecord(m, enc, alloc)
 }
 
 // item decodes the images of a stored record.
@@ -141,7 +156,7 @@ func (w *worker) recordInPlace(t task, x *coordinator.Fill, enc []byte, ev coord
 			return placed(ev, n, j)
 		}
 	}
-	decoded, err := w.storedRecord(j.Made, enc, alloc)
+	decoded, err := w.decodedRecord(j.Made, enc, alloc)
 	if err == nil && first == Decode {
 		w.end(nil)
 		w.begin(j, Augment)
@@ -248,6 +263,72 @@ func (w *worker) fillRecord(t task, x *coordinator.Fill, ev coordinator.Filled) 
 		err = PutRecord(t.ring, x, t.job, v)
 	}
 	w.end(err)
+	if err != nil {
+		ev.Err = describe(err)
+	}
+	return ev
+}
+
+// copyRows writes rows that are copies of records. No decoder and no op sees them, so they are not noted as what the
+// worker prepares.
+func (w *worker) copyRows(t *task) {
+	first := t.rows[0].From.Key.Form
+	w.keys = w.keys[:0]
+	for _, x := range t.rows {
+		if x.From.Flight == 0 {
+			w.keys = append(w.keys, x.From.Key)
+		}
+	}
+	w.views = w.p.cfg.Store.OpenAll(first, w.keys, w.views[:0])
+	w.begin(t.job, Finish)
+	good, at, from := 0, 0, len(w.filled)
+	for _, x := range t.rows {
+		var v *tiers.View
+		if x.From.Flight == 0 {
+			v = &w.views[at]
+			at++
+		}
+		ev := w.guardCopy(t, x, v)
+		if !ev.Lost && ev.Err == "" {
+			good++
+		}
+		w.filled = append(w.filled, ev)
+	}
+	took := w.running.end(0, good) / time.Duration(max(good, 1))
+	w.running = piece{}
+	for i, x := range t.rows {
+		if ev := &w.filled[from+i]; !ev.Lost && ev.Err == "" {
+			w.p.cfg.Worked(Finish, x.Object, took)
+		}
+	}
+}
+
+// guardCopy writes one of them, from an entry, which it closes, or from a working copy if v is nil.
+func (w *worker) guardCopy(t *task, x *coordinator.Fill, v *tiers.View) (ev coordinator.Filled) {
+	defer func() {
+		if v != nil {
+			v.Close()
+		}
+		if r := recover(); r != nil {
+			ev = coordinator.Filled{Delivery: x.Delivery, Row: x.Row, Err: w.panicked(r)}
+		}
+	}()
+	ev = coordinator.Filled{Delivery: x.Delivery, Row: x.Row}
+	var blob []byte
+	there := false
+	if v != nil {
+		blob, there = v.Bytes, v.Bytes != nil
+	} else {
+		blob, _, there = w.openRecord(x.From) // of a flight: there is no View
+	}
+	if !there {
+		ev.Lost = true
+		return ev
+	}
+	r, err := record.Open(blob)
+	if err == nil {
+		err = PutRecord(t.ring, x, t.job, r)
+	}
 	if err != nil {
 		ev.Err = describe(err)
 	}

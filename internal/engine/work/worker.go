@@ -27,6 +27,8 @@ type worker struct {
 	read   []byte // read buffer
 
 	filled  []coordinator.Filled // rows of one batch that are not reported yet
+	keys    []ident.Key          // of the rows that are written together, reused
+	views   []tiers.View         // of these
 	most    int                  // of them
 	waited  time.Duration        // for room in a tier, in the running piece of work
 	running piece                // of work that is measured; zero = none
@@ -68,17 +70,20 @@ func (p *Pool) work(ctx context.Context, line *crashguard.Line) {
 			w.line.Clear()
 			w.send(ev)
 		case *coordinator.Fill:
-			w.note(t.job, x.Object, x.Seed, x.Instance)
-			ev := w.guardFill(t, x)
-			w.line.Clear()
+			if w.filled == nil {
+				w.most = unreportedOf(t.job)
+				w.filled = make([]coordinator.Filled, 0, max(w.most, len(t.rows)))
+			}
+			if t.rows != nil {
+				w.copyRows(&t)
+			} else {
+				w.note(t.job, x.Object, x.Seed, x.Instance)
+				w.filled = append(w.filled, w.guardFill(t, x))
+				w.line.Clear()
+			}
 			if t.ring != nil {
 				t.ring.Release()
 			}
-			if w.filled == nil {
-				w.most = unreportedOf(t.job)
-				w.filled = make([]coordinator.Filled, 0, w.most)
-			}
-			w.filled = append(w.filled, ev)
 		}
 	}
 }
@@ -159,7 +164,7 @@ func (w *worker) guardFill(t task, x *coordinator.Fill) (ev coordinator.Filled) 
 }
 
 func (w *worker) panicked(r any) string {
-	w.running.end(0, false)
+	w.running.end(0, 0)
 	w.running = piece{}
 	w.p.cfg.Note(slog.LevelError, "preparing a sample panicked: please report this",
 		"panic", r, "stack", string(debug.Stack()))
@@ -338,7 +343,11 @@ func (w *worker) begin(j *Job, s Step) {
 }
 
 func (w *worker) end(err error) {
-	took := w.running.end(w.waited, err == nil)
+	n := 1
+	if err != nil {
+		n = 0
+	}
+	took := w.running.end(w.waited, n)
 	if err == nil && w.running.m != nil {
 		w.p.cfg.Worked(w.running.step, w.object, took)
 	}
