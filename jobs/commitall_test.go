@@ -22,8 +22,8 @@ func TestCommitAll(t *testing.T) {
 		}
 		var want error
 		for _, x := range picks {
-			if want = one.Commit(x); want != nil {
-				break
+			if err := one.Commit(x); want == nil {
+				want = err
 			}
 		}
 		got := all.CommitAll(picks)

@@ -77,17 +77,18 @@ func (l *Ledger) Commit(x ident.ObjectID) error {
 	return nil
 }
 
-// CommitAll enters picks, in order. The error is that of the first that Commit refuses.
+// CommitAll enters picks, in order, all that Commit does not refuse. The error is the first one.
 func (l *Ledger) CommitAll(picks []ident.ObjectID) error {
 	if l.committed != nil && !l.Stream && bits.AddNew(l.committed, l.member, picks) {
 		return nil
 	}
+	var first error
 	for _, x := range picks { // one of them is refused
-		if err := l.Commit(x); err != nil {
-			return err
+		if err := l.Commit(x); err != nil && first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // Return takes back a pick that was never delivered.

@@ -186,6 +186,8 @@ def job(python: str, which: str, spec: dict[str, Any], env: dict[str, str],
         got = json.loads(said("{"))
         of_others = cpu() - before
         go()
+    if p.returncode:
+        raise SystemExit(f"{which} ended with {p.returncode}")
     out = {"rate": got["windows"] * 2 * (spec["seq_len"] + 1) / 2**20, "windows": got["windows"],
            "cpu": 1e9 * got["cpu"] / got["n"]}
     if of_others:

@@ -91,7 +91,7 @@ func (pl *planner) pick(s *stream, pos int) (ident.ObjectID, bool) {
 
 // commit enters picks in the ledger: those of a batch at once, because each is somewhere else in memory.
 func (pl *planner) commit(s *stream, l *jobs.Ledger, picks []ident.ObjectID) {
-	if err := l.CommitAll(picks); err != nil {
+	if err := l.CommitAll(picks); err != nil { // a defect: it must not hide the other picks
 		pl.step.complain(s.job.ID, err)
 	}
 }

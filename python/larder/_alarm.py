@@ -91,6 +91,7 @@ class Alarm(Clock):
         self._grace = 0.0  # of the task, beyond which its process ends
         self._kill_after = _kernel_timer()
         self._armed = False  # a task has set the kernel's timer since this process rested
+        self._taken = False  # the other thread has taken it back since a task set it
         self._works = threading.Event()  # it did a moment ago
         self._seconds = self._began = self._set = 0.0  # set = when the timer was set; 0 = it is not
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
@@ -110,7 +111,8 @@ class Alarm(Clock):
         if seconds <= 0:
             self._disarm()
             return
-        fresh, self._armed = not self._armed, True  # before the deadline, by which the other thread sets the timer too
+        # Before the deadline, by which the other thread sets the timer too.
+        fresh, self._armed, self._taken = not self._armed or self._taken, True, False
         self._grace = 1.25 * seconds + 0.5
         self.deadline = now + self._grace
         if fresh or not self._set or seconds != self._seconds or now - self._set > seconds / 2:
@@ -194,6 +196,8 @@ class Alarm(Clock):
         """
         was = -1.0 if self._armed else 0.0
         while (after := self._mercy()) != was:
+            if not after:
+                self._taken = True  # first, so that no task begins without the timer
             self._kill_after(after)
             was = after
 

@@ -14,7 +14,7 @@ def clock_of(kind=_alarm.Alarm, kills=None):
     clock = kind.__new__(kind)
     clock._kill_after = (lambda _seconds: None) if kills is None else kills.append
     clock.deadline = clock._seconds = clock._began = clock._set = clock._grace = 0.0
-    clock._armed = False
+    clock._armed = clock._taken = False
     clock.words = _alarm.Words()
     clock._works = threading.Event()
     return clock
@@ -179,3 +179,23 @@ def test_no_timer_runs_in_an_idle_worker_whatever_its_threads_do(now, timers, na
             assert timer == [1.5 * limits[-1] + 5], f"step {places}"
         places += 1
     assert places >= (1 if inner == "main" else 3)
+
+
+def test_a_task_sets_again_what_the_other_thread_took_back(now, timers):
+    """It looks while a worker writes what it made, between two tasks of one round."""
+    kills = []
+    clock = clock_of(kills=kills)
+    clock.start(60.0)
+    clock.stop()
+    clock._runs()
+    assert kills == [95.0, 0]
+    clock.start(60.0)
+    assert kills == [95.0, 0, 95.0]
+    clock._runs()  # it runs
+    assert kills[-1] == 95.0
+    clock.stop()
+    clock.rest()
+    assert kills[-1] == 0
+    count = len(kills)
+    clock._runs()
+    assert len(kills) == count

@@ -160,7 +160,7 @@ def test_workers_may_compute_on_the_gpu(method, server, tmp_path, gpu):
 
 
 def test_the_driver_is_read(private, gpu):
-    """`larder version`, the metrics and PyTorch name the same GPUs."""
+    """`larder version` and the metrics name the GPUs that PyTorch sees; it may not see all of them."""
     names = [gpu.cuda.get_device_name(i) for i in range(gpu.cuda.device_count())]
     version = subprocess.run([find_binary(), "version"], capture_output=True, text=True, timeout=PATIENCE, check=True)
     for name in names:
@@ -169,7 +169,7 @@ def test_the_driver_is_read(private, gpu):
     with urllib.request.urlopen(f"http://{d.ready['http']}/metrics", timeout=PATIENCE) as answer:
         told = answer.read().decode()
     series = re.findall(r'^larder_gpu_memory_bytes\{name="([^"]*)",uuid="GPU-[0-9a-f-]+"\} (\S+)$', told, re.M)
-    assert sorted(n for n, _ in series) == sorted(names)
-    for i, (_, size) in enumerate(series):
+    assert series
+    for i, name in enumerate(names):
         total = gpu.cuda.get_device_properties(i).total_memory
-        assert total <= float(size) < 1.1 * total
+        assert any(n == name and total <= float(size) < 1.1 * total for n, size in series), (name, total, series)

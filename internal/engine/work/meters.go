@@ -70,14 +70,15 @@ func (f *fading) fade(enough float64) {
 }
 
 const (
-	minSeen = 16 // samples without which nothing counts as measured
+	minSeen = 16 // looks at samples without which nothing counts as measured
 	enough  = 4  // seconds of work after which the past fades
 	outlier = 16 // times the usual cost of a sample that one sample may count for
 )
 
 // effort is what samples cost. The clock also counts what other processes and the host took of a core in between, and
 // one such gap of some milliseconds outweighs a hundred samples. So no sample counts for more than outlier times what
-// is usual: the median of the first ones, then the mean. Where costs grow the mean follows, for each sample raises it.
+// is usual: the median of the first ones, then the mean. Of samples that were measured together one may be that late.
+// Where costs grow the mean follows, for each look raises it. A look at several samples is one that was seen.
 type effort struct {
 	fading
 	first [minSeen]amount
@@ -91,7 +92,7 @@ func (e *effort) add(n, seconds float64) {
 	if e.seen < minSeen {
 		e.first[e.seen] = a
 	} else if usual := e.seconds / e.n; usual > 0 {
-		a.each = min(a.each, outlier*usual)
+		a.each = a.capped(usual)
 	}
 	e.fading.add(n, n*a.each)
 	if e.seen == minSeen {
@@ -99,17 +100,20 @@ func (e *effort) add(n, seconds float64) {
 	}
 }
 
+// capped is what each counts for, at most one of them outlier times what is usual.
+func (a amount) capped(usual float64) float64 { return min(a.each, usual*(a.n+outlier-1)/a.n) }
+
 // settle looks at the first samples again, when there are enough of them to say what is usual.
 func (e *effort) settle() {
 	sorted := e.first
 	slices.SortFunc(sorted[:], func(a, b amount) int { return cmp.Compare(a.each, b.each) })
-	limit := outlier * sorted[minSeen/2].each
-	if limit <= 0 {
+	usual := sorted[minSeen/2].each
+	if usual <= 0 {
 		return
 	}
 	e.seconds = 0
 	for _, a := range e.first {
-		e.seconds += a.n * min(a.each, limit)
+		e.seconds += a.n * a.capped(usual)
 	}
 }
 
@@ -267,7 +271,6 @@ func (p *piece) end(waited time.Duration, n int) (core time.Duration) {
 	case Finish:
 	}
 	f.add(float64(n), max(took, 0))
-	f.seen += n - 1
 	return core
 }
 

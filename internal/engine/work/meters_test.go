@@ -134,7 +134,18 @@ func TestGapsOfTheClockAreNoWork(t *testing.T) {
 	if mean := e.seconds / e.n; mean < 4e-3 {
 		t.Errorf("a mean of 4.36 ms is measured as %.3f ms", 1e3*mean)
 	}
-	e = effort{} // groups of samples, and a clock that stands still
+	e = effort{} // of groups of samples one is late
+	for i := range 4 * minSeen {
+		took := 32 * 1e-6
+		if i == minSeen/2 || i == 2*minSeen {
+			took += 10e-3
+		}
+		e.add(32, took)
+	}
+	if mean := e.seconds / e.n; mean > 1.03e-6 || e.seen != 4*minSeen {
+		t.Errorf("1 us a sample is measured as %.3f us, in %d looks", 1e6*mean, e.seen)
+	}
+	e = effort{} // groups, and a clock that stands still
 	for range 2 * minSeen {
 		e.add(8, 0)
 	}

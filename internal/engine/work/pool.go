@@ -202,8 +202,14 @@ func (p *Pool) Add(what coordinator.Effect, turn uint64, j *Job, r *ring.Ring) {
 // comes noticeably late and the workers share the rows of a batch that is larger.
 const mostRows, mostRowBytes = 256, 256 << 10
 
+// raggedRows are together in a ring of rows whose sizes differ, which are not known before.
+const raggedRows = 4
+
 // rowsTogether is how many rows of a ring are one task at most.
 func rowsTogether(r *ring.Ring) int {
+	if r.Ragged() {
+		return min(raggedRows, max(1, r.Rows))
+	}
 	return max(1, min(mostRows, r.Rows, mostRowBytes/int(max(1, r.SlotBytes/int64(max(1, r.Rows))))))
 }
 

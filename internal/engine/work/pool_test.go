@@ -315,7 +315,7 @@ func TestRowsOfABatchAreCopiedTogether(t *testing.T) {
 	if used := p.cfg.Store.Used(ident.Decoded); used != 4*p.cfg.Store.Granule(ident.Decoded) {
 		t.Errorf("%d bytes are used by four entries: a view is open", used)
 	}
-	if seen := p.cfg.Meters.mu.recipes[j.RecipeKey()].finish; seen.n != 4 || seen.seen != 4 {
+	if seen := p.cfg.Meters.mu.recipes[j.RecipeKey()].finish; seen.n != 4 || seen.seen != 1 {
 		t.Errorf("%+v is measured of four rows", seen)
 	}
 	r.Release()
@@ -341,6 +341,11 @@ func TestRowsThatAreNotWritten(t *testing.T) {
 		if got := rowsTogether(&ring.Ring{Layout: l}); got != c.want {
 			t.Errorf("%d rows of %d bytes: %d together, want %d", c.rows, c.bytes, got, c.want)
 		}
+	}
+	text := &record.Schema{Fields: []record.Field{{Name: "t", Kind: record.Text, Shape: []int64{record.Ragged}}}}
+	unlike := &ring.Ring{Layout: ring.NewRecordLayout(text, 64, 2, 0)}
+	if got := rowsTogether(unlike); got != raggedRows || !unlike.Ragged() {
+		t.Errorf("%d rows of unlike sizes together, want %d", got, raggedRows)
 	}
 }
 

@@ -294,10 +294,11 @@ func (w *worker) copyRows(t *task) {
 		}
 		w.filled = append(w.filled, ev)
 	}
+	measured := w.running.m != nil // a panic ends the measure
 	took := w.running.end(0, good) / time.Duration(max(good, 1))
 	w.running = piece{}
 	for i, x := range t.rows {
-		if ev := &w.filled[from+i]; !ev.Lost && ev.Err == "" {
+		if ev := &w.filled[from+i]; measured && !ev.Lost && ev.Err == "" {
 			w.p.cfg.Worked(Finish, x.Object, took)
 		}
 	}
