@@ -24,7 +24,7 @@ type found struct {
 	name    string
 	file    file   // of a segment
 	group   string // and of a block
-	key     string // of a block
+	key     string // of a block; spareMark of a segment that no job needs
 	len     int64  // of a segment, without its index
 	size    int64  // of the file
 	taken   int64  // bytes, as the directory says: what counts where the file cannot be looked at
@@ -173,6 +173,9 @@ func (h *state) add(f *found) bool {
 	}
 	g := &segment{id: f.id, name: f.name, group: h.groupOf(f.group), file: f.file, len: f.len, room: roomOf(f.size),
 		used: h.clock, stage: finished}
+	if f.key == spareMark {
+		g.jobs = Spare
+	}
 	if h.segments[f.id] != nil {
 		invariant.Violated("disk: segment %d is added twice", f.id)
 	}
@@ -197,10 +200,10 @@ func (s *Store) lookSegment(f *found, repair bool) (err error) {
 		return err
 	}
 	read := func(p []byte, off int64) error { return f.file.readv([][]byte{p}, off) }
-	if f.group, _, err = parseFileHead(segmentMagic, read); err != nil {
+	if f.group, f.key, err = parseFileHead(segmentMagic, read); err != nil {
 		return err
 	}
-	begin := fileHeadLen(f.group, "")
+	begin := fileHeadLen(f.group, f.key)
 	table, end, err := readTable(f.size, indexEntry, read)
 	if err == nil && end >= begin {
 		f.len = end

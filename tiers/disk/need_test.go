@@ -87,6 +87,26 @@ func TestNeedAfterAStart(t *testing.T) {
 	}
 }
 
+// TestSpareAfterAStart: what no job needed leaves first, also when another daemon has loaded it.
+func TestSpareAfterAStart(t *testing.T) {
+	jobs := &needs{}
+	jobs.set("a", 3)
+	cfg := Config{Dir: t.TempDir(), Size: 2 << 20, Need: jobs.need}
+	s := openAt(t, cfg)
+	putFor(s, Spare, 0, 1000)
+	if n := countFor(s, 0, 0, 1000); n < 190 {
+		t.Fatalf("%d entries are there", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openAt(t, cfg)
+	putFor(s, 1, 2000, 2200)
+	if n := countFor(s, 0, 2000, 2200); n < 190 {
+		t.Errorf("%d of 200 entries that a job needs took the place of those that none does", n)
+	}
+}
+
 // TestNeedOfASegment is a mean of the latest reads, whole, and never more than the need of its dataset.
 func TestNeedOfASegment(t *testing.T) {
 	g := &segment{hashes: make([]uint64, 100)}

@@ -88,6 +88,17 @@ type class struct {
 	jobs  int    // Whom.Jobs
 }
 
+// spareMark is the key in the head of a segment of what no job needs: it stays so when another daemon loads it.
+const spareMark = "spare"
+
+// mark is the key in the head of a segment of this class.
+func (c class) mark() string {
+	if c.jobs == Spare {
+		return spareMark
+	}
+	return ""
+}
+
 // needOf is how many live jobs need entries of a class: never more than need the group. mu is held.
 func (s *Store) needOf(c class) int {
 	if c.jobs == Spare {

@@ -146,7 +146,7 @@ func (s *Store) segmentFor(c class, first int64) *segment {
 	h.next++
 	id := h.next
 	s.mu.Unlock()
-	length := fileHeadLen(c.group, "")
+	length := fileHeadLen(c.group, c.mark())
 	room := roomOf(length + trailer)
 	if !s.reserve(room, c, false) {
 		return nil
@@ -155,7 +155,7 @@ func (s *Store) segmentFor(c class, first int64) *segment {
 		seen: float64(max(c.jobs, 0))}
 	var err error
 	if g.file, err = s.files.open(g.name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL); err == nil {
-		err = g.file.writev([][]byte{appendFileHead(nil, segmentMagic, c.group, "")}, 0)
+		err = g.file.writev([][]byte{appendFileHead(nil, segmentMagic, c.group, c.mark())}, 0)
 	}
 	if err != nil {
 		s.failed(writing, g.name, err)
