@@ -57,13 +57,14 @@ func TestProgressInsideFiles(t *testing.T) {
 	for _, c := range []struct {
 		scheme, file, content string
 		samples               int64
-		looked                bool // every byte is read for the fields
+		looked                bool  // every byte is read for the fields
+		header                int64 // bytes that are read for it besides
 	}{
-		{"jsonl", "a.jsonl", jsonl.String(), n, true},
-		{"csv", "a.csv", csv.String(), n, true},
-		{"text", "a.txt", text.String(), n, false},
-		{"fasta", "a.fasta", fasta.String(), n, false},
-		{"wds", "a.tar", shard(t, members...), n / 4, false},
+		{"jsonl", "a.jsonl", jsonl.String(), n, true, 0},
+		{"csv", "a.csv", csv.String(), n, true, 16 << 10},
+		{"text", "a.txt", text.String(), n, false, 0},
+		{"fasta", "a.fasta", fasta.String(), n, false, 0},
+		{"wds", "a.tar", shard(t, members...), n / 4, false, 0},
 	} {
 		t.Run(c.scheme, func(t *testing.T) {
 			root := t.TempDir()
@@ -93,7 +94,8 @@ func TestProgressInsideFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := Indexed{Samples: c.samples, Files: 1, AllFiles: 1, Bytes: size, AllBytes: size, Looked: last.Looked}
-			if last != want || inside < 2 || listed < 2 || c.looked && last.Looked != size {
+			if last != want || inside < 2 || listed < 2 ||
+				c.looked && (last.Looked < size || last.Looked > size+c.header) {
 				t.Errorf("%+v, not %+v; %d reports from inside of the file, %d of them listed", last, want, inside, listed)
 			}
 			if x := cat.Indexing(); len(x) != 0 {

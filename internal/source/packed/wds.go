@@ -121,8 +121,8 @@ func (p *position) readAt(b []byte, off int64) (int, error) {
 		} else {
 			p.stride = tarBlock
 		}
-		if cap(p.buf) < mostStride {
-			p.buf = make([]byte, 0, mostStride)
+		if cap(p.buf) < p.stride { // small files, of which there may be many, need little
+			p.buf = make([]byte, 0, p.stride)
 		}
 		n, err := p.f.ReadAt(p.buf[:p.stride], off)
 		p.buf, p.from = p.buf[:n], off
