@@ -35,15 +35,27 @@ func tarOf(t *testing.T, images ...string) string {
 // TestAForcedScanOfReplacedBytes: a web server that says neither a tag nor a time has a version of the size alone. A
 // forced scan has the places of other bytes of that size, with a disk tier, too.
 func TestAForcedScanOfReplacedBytes(t *testing.T) {
-	was := tarOf(t, strings.Repeat("a", 100), strings.Repeat("b", 2000), "c")
-	now := tarOf(t, strings.Repeat("A", 2000), strings.Repeat("B", 100), "C")
-	if len(was) != len(now) {
-		t.Fatalf("%d bytes, and %d", len(was), len(now))
+	tars := []string{tarOf(t, strings.Repeat("a", 100), strings.Repeat("b", 2000), "c"),
+		tarOf(t, strings.Repeat("A", 2000), strings.Repeat("B", 100), "C")}
+	lines := []string{"{\"x\": 1}\n{\"x\": 22}\n{\"x\": 3}\n", "{\"x\": 44}\n{\"x\": 5}\n{\"x\": 6}\n"}
+	replaceBehindTheWeb(t, "wds", "tar", tars)
+	replaceBehindTheWeb(t, "jsonl", "jsonl", lines)
+}
+
+// replaceBehindTheWeb compares the samples of two contents of equal size, one after the other, with those of a folder.
+func replaceBehindTheWeb(t *testing.T, scheme, suffix string, contents []string) {
+	t.Helper()
+	if len(contents[0]) != len(contents[1]) {
+		t.Fatalf("%d bytes, and %d", len(contents[0]), len(contents[1]))
 	}
 	for _, withTier := range []bool{false, true} {
 		var file atomic.Pointer[string]
-		file.Store(&was)
+		file.Store(&contents[0])
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/0."+suffix && r.URL.Path != "/1."+suffix {
+				http.NotFound(w, r)
+				return
+			}
 			http.ServeContent(w, r, "", time.Time{}, strings.NewReader(*file.Load()))
 		}))
 		stores := store.New(store.Config{Log: slog.New(slog.DiscardHandler), Settings: func(string, string) store.Settings {
@@ -61,13 +73,13 @@ func TestAForcedScanOfReplacedBytes(t *testing.T) {
 		}
 		c, err := OpenCatalog(cfg)
 		must(t, err)
-		uri := "wds:" + web.URL + "/{0..1}.tar"
-		for _, content := range []string{was, now} {
+		uri := scheme + ":" + web.URL + "/{0..1}." + suffix
+		for _, content := range contents {
 			file.Store(&content)
 			root := t.TempDir()
-			write(t, root, "0.tar", content)
-			write(t, root, "1.tar", content)
-			local, err := c.Add(t.Context(), "", "wds:"+root)
+			write(t, root, "0."+suffix, content)
+			write(t, root, "1."+suffix, content)
+			local, err := c.Add(t.Context(), "", scheme+":"+root)
 			must(t, err)
 			d, ok := c.Get(uri)
 			if !ok {
@@ -78,7 +90,7 @@ func TestAForcedScanOfReplacedBytes(t *testing.T) {
 			must(t, err)
 			for range 2 {
 				if got, want := liveRecords(t, c, d), liveRecords(t, c, local); len(want) != 6 || !slices.Equal(got, want) {
-					t.Errorf("tier %v: %.80q, not %.80q", withTier, got, want)
+					t.Errorf("%s, tier %v: %.80q, not %.80q", scheme, withTier, got, want)
 				}
 				if withTier {
 					tier.Flush()
