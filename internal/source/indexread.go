@@ -30,9 +30,9 @@ type keptPieces struct {
 	size int64    // of the object, bytes
 }
 
-// pieces are those of an object of a root; nil = there is no disk tier.
+// pieces are those of an object of a root; nil = there is no disk tier, or bytes that it has may be of other contents.
 func (rs *rootState) pieces(in store.Info) *keptPieces {
-	if rs.kept == nil || in.Size <= 0 {
+	if rs.kept == nil || in.Size <= 0 || in.SizeAlone() {
 		return nil
 	}
 	return &keptPieces{kept: rs.kept, size: in.Size, key: disk.Key{Place: rs.placeName(),
@@ -84,6 +84,12 @@ func (k *keptPieces) some(whom disk.Whom, p []byte, off int64) (filled int) {
 	return filled
 }
 
+// anewKey is the key of what anew says.
+type anewKey struct{}
+
+// anew says in a context that an index reads the bytes of objects from their store, also where they are kept.
+func anew(ctx context.Context) context.Context { return context.WithValue(ctx, anewKey{}, true) }
+
 // aheadOf reads an object from the front while it is indexed.
 func (rs *rootState) aheadOf(ctx context.Context, st store.Store, in store.Info) *store.Ahead {
 	scheme, path := rs.format.Scheme(), "/"+in.Key
@@ -91,7 +97,8 @@ func (rs *rootState) aheadOf(ctx context.Context, st store.Store, in store.Info)
 	if pieces == nil || packed.Decoded(scheme, path) && !packed.Unpacked(scheme, path) { // only what is decoded is kept
 		return store.NewAhead(ctx, st, in)
 	}
-	s := &indexedStore{Store: st, pieces: pieces, whom: disk.Whom{Group: rs.uri}, torn: map[int64]*tornPiece{}}
+	s := &indexedStore{Store: st, pieces: pieces, whom: disk.Whom{Group: rs.uri}, torn: map[int64]*tornPiece{},
+		anew: ctx.Value(anewKey{}) != nil}
 	if packed.Unpacked(scheme, path) { // what is unpacked is kept as well, and is what jobs need
 		s.whom.Jobs = disk.Spare
 	}
@@ -105,6 +112,7 @@ type indexedStore struct {
 	store.Store
 	pieces *keptPieces
 	whom   disk.Whom
+	anew   bool // nothing that is kept is read
 
 	mu   sync.Mutex // guards what follows
 	torn map[int64]*tornPiece
@@ -119,7 +127,10 @@ type tornPiece struct {
 // ReadRange implements store.Store.
 func (s *indexedStore) ReadRange(ctx context.Context, in store.Info, off int64, buf []byte) (int, error) {
 	p := buf[:max(0, min(int64(len(buf)), s.pieces.size-off))]
-	there := s.pieces.some(s.whom, p, off)
+	there := 0
+	if !s.anew {
+		there = s.pieces.some(s.whom, p, off)
+	}
 	switch {
 	case there > 0 && there == len(p) && len(p) < len(buf):
 		return there, io.EOF

@@ -49,7 +49,8 @@ func Readers(ctx context.Context) int {
 func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, buf []byte) error {
 	rs := c.rootAt(row.root)
 	var key disk.Key
-	if c.cfg.Kept != nil {
+	kept := c.cfg.Kept != nil && !rs.storedInfo(row).SizeAlone()
+	if kept {
 		key = disk.Key{Place: rs.placeName(), Object: rs.path(row.sample), Version: uint64(row.mtime), Off: row.off,
 			Size: row.size}
 		if c.indexedPieces(rs, row).get(rs.whom(ctx), buf, row.off) || c.cfg.Kept.Get(rs.whom(ctx), key, buf) {
@@ -64,7 +65,7 @@ func (c *Catalog) readWhole(ctx context.Context, o ident.ObjectID, row object, b
 			return err
 		}
 	}
-	if c.cfg.Kept != nil {
+	if kept {
 		c.cfg.Kept.Put(rs.whom(ctx), key, buf)
 	}
 	return nil
@@ -75,8 +76,14 @@ func (c *Catalog) indexedPieces(rs *rootState, row object) *keptPieces {
 	if rs.format == nil {
 		return nil
 	}
-	return rs.pieces(store.Info{Key: keyOf(strings.TrimPrefix(rs.path(row.sample), rs.address.Place)),
-		Size: rs.state(row, row.sample).size, Version: uint64(row.mtime)})
+	in := rs.storedInfo(row)
+	in.Key = keyOf(strings.TrimPrefix(rs.path(row.sample), rs.address.Place))
+	return rs.pieces(in)
+}
+
+// storedInfo is the size and the version of the file in a store that holds an object.
+func (rs *rootState) storedInfo(row object) store.Info {
+	return store.Info{Size: rs.state(row, row.sample).size, Version: uint64(row.mtime)}
 }
 
 // placeName names the server and the place of a root: equal names on two servers are two places.

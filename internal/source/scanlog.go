@@ -2,6 +2,7 @@ package source
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,8 +53,7 @@ type scanLog struct {
 	mark  uint64 // of the files that others are read with
 	log   *slog.Logger
 
-	kept      map[string]*scanned // by rel
-	marks     map[string]uint64   // of the schemas that they were scanned with, by rel
+	kept      map[logKey]*scanned
 	schemas   map[uint64]record.Schema
 	schema    *record.Schema // to be written before the first file
 	schemaKey uint64
@@ -65,6 +65,16 @@ type scanLog struct {
 	size int64
 	said bool // the schema is in f
 	off  bool // nothing is appended any more
+}
+
+// logKey names an entry of a file: its path, and the mark of the schema that it was scanned with.
+type logKey struct {
+	rel  string
+	mark uint64
+}
+
+func (k logKey) compare(other logKey) int {
+	return cmp.Or(strings.Compare(k.rel, other.rel), cmp.Compare(k.mark, other.mark))
 }
 
 // stop ends the appending: without a scan log everything works, and a scan that fails begins anew.
@@ -174,8 +184,9 @@ func (l *scanLog) take(p *logPart, b []byte, now map[string]fileMeta) bool {
 	if st, ok := now[row.rel]; r.err != nil || len(r.b) > 0 || !ok || st != row.st {
 		return false
 	}
-	l.kept[row.rel], l.marks[row.rel] = row, mark
-	p.rels = append(p.rels, row.rel)
+	key := logKey{row.rel, mark}
+	l.kept[key] = row
+	p.has = append(p.has, key)
 	return true
 }
 
@@ -199,8 +210,8 @@ func (l *scanLog) use(s *record.Schema, rows []scanned, check func(*scanned) fun
 	mark := schemaMark(s)
 	for i := range rows {
 		r := &rows[i]
-		k := l.kept[r.rel]
-		if k == nil || r.same > 0 || l.marks[r.rel] != mark {
+		k := l.kept[logKey{r.rel, mark}]
+		if k == nil || r.same > 0 {
 			continue
 		}
 		ok, fits := true, check(r)
@@ -211,7 +222,7 @@ func (l *scanLog) use(s *record.Schema, rows []scanned, check func(*scanned) fun
 			r.samples, r.found, r.kept = k.samples, k.found, true
 		}
 	}
-	l.kept, l.marks = nil, nil
+	l.kept = nil
 }
 
 // add appends what was found in a file, which mark says the schema of.

@@ -3,8 +3,10 @@ package source
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +28,7 @@ type logPart struct {
 
 	seed       uint64
 	end, waste int64 // of what is whole, and how much of that counts no longer
-	rels       []string
+	has        []logKey
 	said       bool // it has the schema
 	foreign    bool // it is of another dataset, whose hash is the same
 }
@@ -78,7 +80,13 @@ func removeFreeLog(path string) (int64, error) {
 	if err != nil {
 		return 0, ignoreNotExist(err)
 	}
-	if p, err := openLog(path); err == nil && p != nil { // else it is something else, which goes as well
+	p, err := openLog(path)
+	switch {
+	case err != nil && !isNoLog(err): // another process may have it
+		return 0, err
+	case err == nil && p == nil: // another process removed it
+		return 0, nil
+	case err == nil:
 		defer p.close()
 		if !p.held {
 			return 0, nil
@@ -90,6 +98,12 @@ func removeFreeLog(path string) (int64, error) {
 	return fi.Size(), nil
 }
 
+// isNoLog reports whether a path cannot be opened because of what it is: no process has it as a scan log.
+func isNoLog(err error) bool {
+	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) ||
+		errors.Is(err, unix.EACCES)
+}
+
 func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -97,7 +111,7 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// removeOldLogs deletes scan logs that no scan has taken up for long.
+// removeOldLogs deletes scan logs that no scan has taken up for long, and that no process has.
 func removeOldLogs(dir string) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*"+logSuffix))
 	if err != nil { // of the pattern: the folder has brackets in its name
@@ -105,7 +119,7 @@ func removeOldLogs(dir string) {
 	}
 	for _, p := range paths {
 		if fi, err := os.Lstat(p); err == nil && time.Since(fi.ModTime()) > logAge {
-			_ = os.Remove(p) // another start tries again
+			_, _ = removeFreeLog(p) // another start tries again
 		}
 	}
 }
@@ -127,7 +141,19 @@ func openLog(path string) (*logPart, error) {
 	return p, nil
 }
 
-func lockLog(f *os.File) bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }
+// flock is another one in tests.
+var flock = unix.Flock
+
+// lockLog locks a scan log; false = another process has it. Where a file system has no locks, it does without: what two
+// processes write over each other has wrong checksums, and is scanned again.
+func lockLog(f *os.File) bool {
+	for {
+		err := flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EINTR) {
+			return !errors.Is(err, unix.EWOULDBLOCK)
+		}
+	}
+}
 
 // isAt reports whether a path still leads to an open file.
 func isAt(f *os.File, path string) bool {
@@ -145,7 +171,7 @@ func (l *scanLog) open(rows, beside []scanned) {
 		return
 	}
 	l.mark, l.schemaKey = filesKey(beside), filesKey(rows)
-	l.kept, l.marks, l.schemas = map[string]*scanned{}, map[string]uint64{}, map[uint64]record.Schema{}
+	l.kept, l.schemas = map[logKey]*scanned{}, map[uint64]record.Schema{}
 	var parts []*logPart // that this process has
 	for _, path := range l.paths {
 		p, err := openLog(path)
@@ -166,13 +192,13 @@ func (l *scanLog) open(rows, beside []scanned) {
 		}
 	}
 	if len(parts) > 0 {
-		l.takeOver(parts, rows)
+		l.takeOver(parts)
 	}
 }
 
 // takeOver goes on with the first of the files that this process has, writes what the others hold into it, and removes
 // them.
-func (l *scanLog) takeOver(parts []*logPart, rows []scanned) {
+func (l *scanLog) takeOver(parts []*logPart) {
 	p := parts[0]
 	others := parts[1:]
 	defer func() {
@@ -190,7 +216,7 @@ func (l *scanLog) takeOver(parts []*logPart, rows []scanned) {
 	l.path = p.path
 	anew := p.waste > p.end-p.waste+logWaste
 	if anew {
-		p.end, p.said, p.rels = 0, false, nil
+		p.end, p.said, p.has = 0, false, nil
 	}
 	if err := p.f.Truncate(p.end); err != nil {
 		l.stop("cut", err)
@@ -204,13 +230,13 @@ func (l *scanLog) takeOver(parts []*logPart, rows []scanned) {
 	if s, ok := l.schemas[l.schemaKey]; ok && !l.said {
 		l.schema = &s
 	}
-	has := make(map[string]bool, len(p.rels))
-	for _, rel := range p.rels {
-		has[rel] = true
+	has := make(map[logKey]bool, len(p.has))
+	for _, key := range p.has {
+		has[key] = true
 	}
-	for i := range rows {
-		if r := l.kept[rows[i].rel]; r != nil && !has[r.rel] {
-			l.add(r, l.marks[r.rel])
+	for _, key := range slices.SortedFunc(maps.Keys(l.kept), logKey.compare) {
+		if !has[key] {
+			l.add(l.kept[key], key.mark)
 		}
 	}
 }

@@ -129,6 +129,9 @@ func (f *storedFile) kept(ctx context.Context) Kept {
 	if ctx.Value(inBlock{}) != nil { // its records are kept, and so its bytes need not be
 		return nil
 	}
+	if f.in.SizeAlone() { // what is kept may be of other contents
+		return nil
+	}
 	return f.c.cfg.Kept
 }
 

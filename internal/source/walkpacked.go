@@ -50,6 +50,9 @@ const maxListed = 1 << 16
 func (rs *rootState) walkPacked(
 	ctx context.Context, old *snapshot, meta func(ident.SampleID) fileMeta, how walkHow,
 ) (*snapshot, []fileMeta, error) {
+	if how.force {
+		ctx = anew(ctx)
+	}
 	a, at, err := rs.look(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -75,12 +78,11 @@ func (rs *rootState) walkPacked(
 		return rs.walkListed(ctx, f, &packedWalk{a, at, rows}, merger{old: old, metaOf: meta})
 	}
 	log := how.log
-	force := how.force && at == nil // a store says by its version whether a file is what it was
-	if force {
+	if how.force { // also in a store: a version may be the size alone, and what was kept may be wrong
 		log = nil
 	}
 	rs.notes = how.notes
-	rs.notes.open(rs, rows[:len(files)], force)
+	rs.notes.open(rs, rows[:len(files)], how.force)
 	defer func() { rs.notes = nil }()
 	log.open(rows[:len(files)], rows[len(files):])
 	defer log.close()
@@ -88,14 +90,14 @@ func (rs *rootState) walkPacked(
 	if !known {
 		schema, known = log.known()
 	}
-	if !known || force {
+	if !known || how.force {
 		schema, err = rs.schemaOfSound(ctx, a, at, rows[:len(files)])
 		rs.notes.save() // also where some files could not be looked at
 		if err != nil {
 			return nil, nil, err
 		}
 	}
-	if old != nil && !force && old.schema.Equal(&schema) {
+	if old != nil && !how.force && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
 	}
 	if err := rs.scanFiles(ctx, &scan{a: a, format: format, schema: &schema, log: log}, rows[:len(files)]); err != nil {

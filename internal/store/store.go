@@ -64,6 +64,9 @@ func version(etag string, size int64, modified time.Time) uint64 {
 	return max(1, xxhash.Sum64(b[:]))
 }
 
+// SizeAlone reports whether the version is of the size alone: other bytes of that size have the same version.
+func (in Info) SizeAlone() bool { return in.Version == version("", in.Size, time.Unix(0, 0)) }
+
 // clip cuts buf to what an object of that size holds from off on. eof is io.EOF where that is less.
 func clip(size, off int64, buf []byte) (in []byte, eof error) {
 	if left := max(0, size-off); int64(len(buf)) > left {

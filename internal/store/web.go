@@ -85,7 +85,7 @@ func (w *web) info(key string, h http.Header, size int64) Info {
 		in.Version = version(in.ETag, size, modified)
 	case !modified.IsZero():
 		in.Version = version("", size, modified)
-	default: // nothing to tell versions by but the size
+	default: // nothing to tell versions by but the size; SizeAlone
 		in.Version = version("", size, time.Unix(0, 0))
 	}
 	return in
