@@ -54,3 +54,36 @@ func TestColumnsOfAnArrowFile(t *testing.T) {
 		}
 	}
 }
+
+// TestDictionariesInsideOfDictionaries reads testdata/nested.arrow, which pyarrow wrote: a dictionary of lists of
+// dictionary-encoded text, which larder does not read, and a column of numbers, which it does.
+func TestDictionariesInsideOfDictionaries(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "nested.arrow"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := fileSet{"/d/x.arrow": b}
+	if _, err := describe("hf:/d/x.arrow", s); err == nil || !strings.Contains(err.Error(), "dictionary of lists") {
+		t.Errorf("all columns: %v", err)
+	}
+	d, err := describe("hf:/d/x.arrow?fields=x", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	if err := d.each(s, func(_ Sample, blob []byte, bad error) error {
+		if bad != nil {
+			return bad
+		}
+		v, err := record.Open(blob)
+		if err != nil {
+			return err
+		}
+		for _, x := range v.All {
+			got = append(got, x.Data...)
+		}
+		return nil
+	}); err != nil || !bytes.Equal(got, []byte{7, 0, 0, 0, 8, 0, 0, 0}) {
+		t.Errorf("column x is % x: %v", got, err)
+	}
+}

@@ -186,7 +186,7 @@ func (t *parquetTable) labels(ctx context.Context, group, label int) ([]int64, e
 	var out []int64
 	err := t.Each(ctx, group, []*arrow.Field{leaf}, func(_ int64, cells []parquet.Cell) error {
 		x := int64(-1)
-		if !cells[0].Null {
+		if !cells[0].Null && cells[0].Err == nil {
 			x = labelValue(c.field.DType, cells[0].Data)
 		}
 		out = append(out, x)

@@ -29,19 +29,19 @@ func DecodedAt(scheme, file string, off int64) bool {
 
 // tfPacking is how a file of TFRecords is compressed; "" = it is not, or is no such file.
 func tfPacking(f io.ReaderAt, size int64) (string, error) {
-	var head [tfHead]byte
-	if size < int64(len(head)) {
+	if size < 2 {
 		return "", nil
 	}
-	if err := readFull(f, head[:], 0); err != nil {
+	head := make([]byte, min(size, tfHead)) // zlib of no records has 8 bytes
+	if err := readFull(f, head, 0); err != nil {
 		return "", fmt.Errorf("read its first bytes: %w", err)
 	}
 	switch {
-	case maskedCRC(head[:8]) == binary.LittleEndian.Uint32(head[8:]): // a length may begin as gzip does
-		return "", nil
-	case head[0] == 0x1f && head[1] == 0x8b && head[2] == 8:
+	case len(head) == tfHead && maskedCRC(head[:8]) == binary.LittleEndian.Uint32(head[8:]):
+		return "", nil // a length may begin as gzip does
+	case len(head) > 2 && head[0] == 0x1f && head[1] == 0x8b && head[2] == 8:
 		return "gzip", nil
-	case head[0]&0xf == 8 && head[0]>>4 <= 7 && binary.BigEndian.Uint16(head[:])%31 == 0: // RFC 1950
+	case head[0]&0xf == 8 && head[0]>>4 <= 7 && binary.BigEndian.Uint16(head)%31 == 0: // RFC 1950
 		return "zlib", nil
 	}
 	return "", nil
@@ -54,7 +54,11 @@ type tfInput struct {
 	packing string
 	size    int64 // bytes; of a compressed file not known
 	most    int64 // bytes of a record
+	records int64 // at most
 }
+
+// leastRecords is how many records any compressed file may have; a larger one has one for each of its bytes at most.
+const leastRecords = 1 << 20
 
 func openTF(f io.ReaderAt, size int64) (*tfInput, error) {
 	packing, err := tfPacking(f, size)
@@ -63,7 +67,7 @@ func openTF(f io.ReaderAt, size int64) (*tfInput, error) {
 	}
 	if packing == "" {
 		in := bufio.NewReaderSize(io.NewSectionReader(f, 0, size), 1<<20)
-		return &tfInput{io.NopCloser(in), "", size, maxRecordBytes}, nil
+		return &tfInput{io.NopCloser(in), "", size, maxRecordBytes, size}, nil
 	}
 	raw := bufio.NewReaderSize(newChunks(f, size), bufferOf(size))
 	var z io.ReadCloser
@@ -75,11 +79,11 @@ func openTF(f io.ReaderAt, size int64) (*tfInput, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it begins as %s: %w", packing, cut(err))
 	}
-	most := int64(leastText) // it bounds the index of a file that is made to unpack to endless records
+	most := int64(leastText) // it and the records bound the index of a file that is made to unpack to endless records
 	if size > most/textTimes {
 		most = min(size, math.MaxInt64/textTimes) * textTimes
 	}
-	return &tfInput{&bounded{z, most, most}, packing, math.MaxInt64, maxMember}, nil
+	return &tfInput{&bounded{z, most, most}, packing, math.MaxInt64, maxMember, max(leastRecords, size)}, nil
 }
 
 // zlibs are streams of zlib one behind the other, as TensorFlow reads them.

@@ -74,7 +74,7 @@ func TestPackedTFRecords(t *testing.T) {
 				"record 0, at byte 0 of what its " + packing + " unpacks to: the checksum"},
 			"cut inside":    {packTF(t, packing, plain[:len(plain)-7]), "record 199, at byte"},
 			"followed":      {append(bytes.Clone(whole), "garbage"...), "unpack it"},
-			"only its head": {whole[:11], "record 0, at byte 0: 11 bytes are left"},
+			"only its head": {whole[:11], "record 0, at byte 0 of what its " + packing + " unpacks to: unpack it: it is cut"},
 		} {
 			err := schema(x.b)
 			if err == nil || !strings.Contains(err.Error(), x.words) {
@@ -102,6 +102,64 @@ func TestPackedTFRecords(t *testing.T) {
 	err := schema(packTF(t, "gzip", bomb.Bytes()))
 	if err == nil || !strings.Contains(err.Error(), "unpacks to more than") {
 		t.Errorf("300 MiB in few bytes: %v", err)
+	}
+}
+
+// TestPackedTFRecordsOfNoRecords: a shard that a writer closed without a record is read as one, beside others.
+func TestPackedTFRecordsOfNoRecords(t *testing.T) {
+	const path, other = "/d/x.tfrecord", "/d/y.tfrecord"
+	for _, x := range []struct {
+		b       []byte
+		packing string
+		words   string
+	}{
+		{[]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1}, "zlib", ""},
+		{packTF(t, "gzip", nil), "gzip", ""},
+		{nil, "", ""},
+		{[]byte{0x78}, "", "1 bytes are left"},
+		{[]byte{0x1f, 0x8b}, "", "2 bytes are left"},
+		{[]byte{5, 0, 0, 0, 0, 0, 0, 0}, "", "8 bytes are left"},
+		{[]byte{0x78, 0x9c, 3, 0}, "zlib", "it is cut"},
+		{[]byte{0x1f, 0x8b, 8, 0}, "gzip", "it is cut"},
+	} {
+		if got, err := tfPacking(bytes.NewReader(x.b), int64(len(x.b))); got != x.packing || err != nil {
+			t.Errorf("% x is of %q: %v", x.b, got, err)
+		}
+		s := fileSet{path: x.b, other: tfRecordOf(exampleOf("x", []byte{0x1a, 2, 8, 7}))}
+		d := dataset{Address: Address{Scheme: "tfrecord", Path: path + "::" + other}, format: tfrecord{},
+			files: []string{path, other}}
+		var err error
+		d.schema, err = d.format.Schema(t.Context(), d.Address, d.files, s.open)
+		if x.words != "" {
+			if err == nil || !strings.Contains(err.Error(), x.words) {
+				t.Errorf("% x: %v, want %q", x.b, err, x.words)
+			}
+			continue
+		}
+		n := 0
+		err = cmp.Or(err, d.each(s, func(_ Sample, _ []byte, bad error) error {
+			n++
+			return bad
+		}))
+		if n != 1 || err != nil {
+			t.Errorf("% x: %d records: %v", x.b, n, err)
+		}
+	}
+}
+
+// TestPackedTFRecordsAreBounded: a few bytes may unpack to records without end, of which each has a place in the index.
+func TestPackedTFRecordsAreBounded(t *testing.T) {
+	plain := bytes.Repeat(tfRecordOf(nil), leastRecords+1)
+	for n, words := range map[int]string{leastRecords: "", leastRecords + 1: "more than 1048576 records"} {
+		b := packTF(t, "gzip", plain[:n*(tfHead+tfTail)])
+		got := 0
+		err := tfRecords(t.Context(), bytes.NewReader(b), int64(len(b)), func(_, _ int64, _ bool, b []byte) error {
+			got++
+			return nil
+		})
+		if got != leastRecords || (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
+			t.Errorf("%d records in %d bytes: %d came, %v", n, len(b), got, err)
+		}
 	}
 }
 

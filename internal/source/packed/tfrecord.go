@@ -83,6 +83,10 @@ func tfRecords(
 		if end {
 			return nil
 		}
+		if i >= in.records {
+			return fmt.Errorf("it has more than %d records, and its %d bytes should not: unpack it, or write several "+
+				"smaller files", in.records, size)
+		}
 		n := b.Len() - tfTail
 		if err := each(i, at+tfHead, in.packing != "", b.Bytes()[:n]); err != nil {
 			return err

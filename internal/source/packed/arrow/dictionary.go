@@ -92,6 +92,30 @@ func (s *Schema) encoded(id int64, f *Field) error {
 	return nil
 }
 
+// within notes the numbers of dictionaries inside of a dictionary.
+func (s *Schema) within(t table, depth int) error {
+	at, n := t.list(5, 4)
+	if s.walked += n; n > 0 && depth >= maxDepth || s.walked > maxColumns { // fields may share what is inside of them
+		return fmt.Errorf("its dictionaries are deeper than %d levels or have more than %d columns", maxDepth, maxColumns)
+	}
+	for k := range n {
+		inner := table{t.f, t.f.jump(at + 4*k)}
+		if d, ok := inner.child(4); ok {
+			if s.inside == nil {
+				s.inside = map[int64]bool{}
+			}
+			s.inside[int64(d.num(0, 8, 0))] = true
+		}
+		if err := s.within(inner, depth+1); err != nil {
+			return err
+		}
+	}
+	if t.f.bad {
+		return errFlat
+	}
+	return nil
+}
+
 // like reports whether batches of values are read alike.
 func (e *encoding) like(o *encoding) bool {
 	a, b := &e.values, &o.values
@@ -106,6 +130,8 @@ func (f *File) dictionaryBatch(t table, at int64, body span) error {
 	switch {
 	case t.f.bad || !ok:
 		return errFlat
+	case !known && f.Schema.inside[id]:
+		return nil
 	case !known:
 		return fmt.Errorf("dictionary %d belongs to no column", id)
 	case e == nil: // of a column that is not read

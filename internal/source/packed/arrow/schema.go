@@ -50,6 +50,8 @@ type Schema struct {
 
 	nodes, buffers int
 	dicts          map[int64]*encoding // by number; nil = of columns that are not read
+	inside         map[int64]bool      // numbers of dictionaries inside of dictionaries, which are not read
+	walked         int                 // fields inside of dictionaries
 	strange        error               // about the first column whose batches cannot be walked
 }
 
@@ -101,7 +103,7 @@ func (s *Schema) field(t table, depth int) (Field, error) {
 			return f, err
 		}
 		s.buffers += f.buffers
-		return f, nil // what is inside of it lies in the dictionary
+		return f, s.within(t, depth) // what is inside of it lies in the dictionary
 	}
 	s.buffers += f.buffers
 	at, n := t.list(5, 4)

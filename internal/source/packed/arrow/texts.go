@@ -44,10 +44,52 @@ func AppendJSON(dst, text []byte) []byte {
 	return append(dst, '"')
 }
 
-const jsonNull = "null"
+const (
+	jsonNull = "null"
+	// perText is about what a text has in memory beside its bytes: two offsets, whether it is null, and its slice.
+	perText = 48
+)
+
+// jsonSize is how many bytes AppendJSON appends.
+func jsonSize(text []byte) int64 {
+	n := int64(len(text)) + 2
+	for _, c := range text {
+		switch {
+		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
+			n++
+		case c < 0x20:
+			n += 5
+		}
+	}
+	return n
+}
+
+// room counts n parts of a value that is being made, of so many bytes each, before there is memory for them.
+func (r *reader) room(c *Field, n, each int64) error {
+	if n > (r.most-r.used)/each {
+		return fmt.Errorf("column %q: a value that takes more than %d bytes", c.Name, r.most)
+	}
+	r.used += n * each
+	return nil
+}
+
+// json is a text as JSON.
+func (r *reader) json(c *Field, text []byte) ([]byte, error) {
+	n := jsonSize(text)
+	if err := r.room(c, n, 1); err != nil {
+		return nil, err
+	}
+	return AppendJSON(make([]byte, 0, n), text), nil
+}
 
 // texts are the rows [from, to) of text, or of lists of it, as JSON.
 func (r *reader) texts(c *Field, from, to int64) ([][]byte, error) {
+	if to <= from {
+		return nil, nil
+	}
+	if err := r.room(c, to-from, perText); err != nil {
+		return nil, err
+	}
 	var valid []byte
 	if r.nodes[c.node].nulls > 0 && r.buffers[c.buffer].size > 0 {
 		var err error
@@ -67,8 +109,6 @@ func (r *reader) texts(c *Field, from, to int64) ([][]byte, error) {
 // present are the same rows, of which none is null.
 func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
 	switch {
-	case to-from > r.most:
-		return nil, fmt.Errorf("column %q: a value of %d parts, and %d are the most", c.Name, to-from, r.most)
 	case c.dict != nil:
 		return r.meanings(c, from, to)
 	case c.Kind == FixedList && c.Width == 0:
@@ -108,7 +148,9 @@ func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
 		return nil, err
 	}
 	for i := range out {
-		out[i] = AppendJSON(nil, b[all[i]-first:all[i+1]-first])
+		if out[i], err = r.json(c, b[all[i]-first:all[i+1]-first]); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
@@ -126,7 +168,6 @@ func (r *reader) meanings(c *Field, from, to int64) ([][]byte, error) {
 		}
 	}
 	out := make([][]byte, to-from)
-	total := int64(0)
 	for i := range out {
 		if i < len(valid) && valid[i] == 0 { // its number means nothing
 			continue
@@ -135,11 +176,11 @@ func (r *reader) meanings(c *Field, from, to int64) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if out[i] = AppendJSON(nil, v.Data); v.Null {
-			out[i] = []byte(jsonNull)
+		if out[i] = []byte(jsonNull); v.Null {
+			continue
 		}
-		if total += int64(len(out[i])); total > r.most {
-			return nil, fmt.Errorf("column %q: a value of more than %d bytes", c.Name, r.most)
+		if out[i], err = r.json(c, v.Data); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"time"
 
 	pq "github.com/parquet-go/parquet-go"
 
@@ -83,7 +85,7 @@ func (r *columnReader) row(c *Cell) error {
 	if len(r.lists) == 0 {
 		c.Null = v.DefinitionLevel() < r.most
 		if !c.Null {
-			err = r.take(v)
+			err = r.take(c, v)
 		}
 		r.at++
 		c.Data = r.data
@@ -125,7 +127,7 @@ func (r *columnReader) list(c *Cell, v *pq.Value) error {
 			c.Err = bad
 		}
 		if v.DefinitionLevel() == r.most {
-			if err := r.take(v); err != nil {
+			if err := r.take(c, v); err != nil {
 				return err
 			}
 		}
@@ -195,9 +197,24 @@ func grow[T any](s []T, n int) []T {
 }
 
 const (
-	unixDay  = 2440588 // the Julian day of 1970-01-01
-	dayNanos = 24 * 60 * 60 * 1_000_000_000
+	unixDay    = 2440588 // the Julian day of 1970-01-01
+	daySeconds = 24 * 60 * 60
+	dayNanos   = daySeconds * 1_000_000_000
 )
+
+// moment are the nanoseconds since 1970 of an INT96: a Julian day, and nanoseconds of it, which Arrow writes as
+// negative ones before 1970.
+func moment(day uint32, nanos int64) (int64, error) {
+	if nanos >= dayNanos || nanos <= -dayNanos {
+		return 0, fmt.Errorf("has an INT96 with nanosecond %d of a day: it is damaged, or no time", nanos)
+	}
+	t := time.Unix((int64(day)-unixDay)*daySeconds, nanos).UTC()
+	if t.Before(time.Unix(0, math.MinInt64)) || t.After(time.Unix(0, math.MaxInt64)) {
+		return 0, fmt.Errorf("has the INT96 time %s, and nanoseconds in an int64 reach from 1677 to 2262: write the column "+
+			"as a timestamp in microseconds, or leave it out with ?fields=", t.Format(time.RFC3339))
+	}
+	return t.UnixNano(), nil
+}
 
 // decimal appends a decimal, which is big-endian.
 func (r *columnReader) decimal(b []byte) (err error) {
@@ -205,8 +222,8 @@ func (r *columnReader) decimal(b []byte) (err error) {
 	return err
 }
 
-// take appends a value, little-endian.
-func (r *columnReader) take(v *pq.Value) error {
+// take appends a value, little-endian. One that no field can hold is the cell's error.
+func (r *columnReader) take(c *Cell, v *pq.Value) error {
 	le := binary.LittleEndian
 	f := &r.field
 	switch v.Kind() {
@@ -232,7 +249,11 @@ func (r *columnReader) take(v *pq.Value) error {
 		r.data = le.AppendUint64(r.data, v.Uint64())
 	case pq.Int96:
 		x := v.Int96()
-		r.data = le.AppendUint64(r.data, uint64((int64(x[2])-unixDay)*dayNanos+int64(uint64(x[1])<<32|uint64(x[0]))))
+		n, err := moment(x[2], int64(uint64(x[1])<<32|uint64(x[0])))
+		if err != nil && c.Err == nil {
+			c.Err = err
+		}
+		r.data = le.AppendUint64(r.data, uint64(n))
 	case pq.ByteArray, pq.FixedLenByteArray:
 		b := v.ByteArray()
 		if f.Kind == arrow.Decimal {
