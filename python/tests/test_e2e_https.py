@@ -74,7 +74,7 @@ def words(uri: str) -> list[tuple[int, str]]:
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_files_of_a_web_server_are_those_of_the_folder(web, place):
     """Images and records; each sample is one range, and with a disk tier one for all epochs and after a restart."""
-    place.daemon(disk=True, SSL_CERT_FILE=str(web.authority))
+    place.daemon(SSL_CERT_FILE=str(web.authority))
     want = images(f"wds:{web.root}/sets")
     assert len(want) == 36
     uri, lines = f"wds:https://{web.host}/{TARS}", f"jsonl:https://{web.host}/lines.jsonl"
@@ -85,6 +85,9 @@ def test_files_of_a_web_server_are_those_of_the_folder(web, place):
     assert len(samples) == 36 and all(x[1] == "206" and x[2].startswith("bytes=") for x in samples)
     stored = sum(p.stat().st_size for p in (web.root.parent / "images").rglob("*.*"))
     assert sum(int(x[4]) for x in samples) == stored
+    place.stop()
+    place.daemon(disk=True, SSL_CERT_FILE=str(web.authority))
+    assert images(uri) == want
     assert words(lines) == [(i, "w" * i) for i in range(LINES)]
     for start in range(2):
         before = len(web.gets())

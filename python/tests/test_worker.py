@@ -66,6 +66,10 @@ class Boss:
             pass
 
     def _serve(self, conn):
+        with conn:
+            self._speak(conn)
+
+    def _speak(self, conn):
         data, fds, memory, at = b"", [], None, {}
         while True:
             try:

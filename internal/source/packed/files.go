@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"larder/internal/errs"
 )
 
 // filesOf lists what an address names: files, brace ranges, and folders, which stand for their files with one of the
@@ -50,7 +52,7 @@ func hasSuffix(path string, suffixes []string) bool {
 func (a *Address) folderOrBraces(part string, suffixes []string) ([]string, error) {
 	is, err := a.folder(part)
 	switch {
-	case err != nil && !strings.Contains(part, "{"): // else it may be a store without lists
+	case err != nil && !errs.Is(err, errs.Unsupported): // a store without lists has files
 		return nil, err
 	case is:
 		return a.listedAny(part, suffixes)
