@@ -52,7 +52,7 @@ func hasSuffix(path string, suffixes []string) bool {
 func (a *Address) folderOrBraces(part string, suffixes []string) ([]string, error) {
 	is, err := a.folder(part)
 	switch {
-	case err != nil && !errs.Is(err, errs.Unsupported): // a store without lists has files
+	case err != nil && !errs.Is(err, errs.Unsupported) && !strings.Contains(part, "{"): // else there may be no lists
 		return nil, err
 	case is:
 		return a.listedAny(part, suffixes)
