@@ -17,11 +17,9 @@ func TestColumnsOfAnArrowFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const path = "/d/x.arrow"
-	s := fileSet{path: b}
-	format, _ := ByScheme("hf")
-	d := dataset{Address: Address{Scheme: "hf", Path: path}, format: format.(Records), files: []string{path}}
-	if d.schema, err = d.format.Schema(t.Context(), d.Address, d.files, s.open); err != nil {
+	s := fileSet{"/d/x.arrow": b}
+	d, err := describe("hf:/d/x.arrow", s)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -47,8 +45,7 @@ func TestColumnsOfAnArrowFile(t *testing.T) {
 		t.Errorf("rows %q, want %q", got, want)
 	}
 	for what, damaged := range map[string][]byte{"without its end": b[:len(b)-3], "its end": append(bytes.Clone(b), 0)} {
-		s := fileSet{path: damaged}
-		if _, err := d.format.Schema(t.Context(), d.Address, d.files, s.open); err == nil ||
+		if _, err := describe("hf:/d/x.arrow", fileSet{"/d/x.arrow": damaged}); err == nil ||
 			!strings.Contains(err.Error(), "does not end as one: it is cut") {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -55,7 +55,7 @@ func (r *hfRows) batchIn(ctx context.Context, file int, row int64) (in io.Reader
 	if err != nil {
 		return nil, nil, errors.Join(err, b.Close())
 	}
-	return &batchBytes{all[i].From, bytes}, func() { _ = b.Close() }, nil
+	return &arrow.Held{From: all[i].From, Bytes: bytes}, func() { _ = b.Close() }, nil
 }
 
 // readBatch adds the values of a batch as they are stored.
@@ -72,22 +72,4 @@ func readBatch(r io.ReaderAt, b *arrow.Batch, w spool.Writer) error {
 		return fmt.Errorf("read a batch of %d bytes at %d: %w", len(buf), b.From, cmpErr(err, "it is cut"))
 	}
 	return nil
-}
-
-// batchBytes are bytes of a file, from a place on.
-type batchBytes struct {
-	from int64
-	b    []byte
-}
-
-func (r *batchBytes) ReadAt(p []byte, off int64) (int, error) {
-	at := off - r.from
-	if at < 0 || at > int64(len(r.b)) {
-		return 0, fmt.Errorf("read at byte %d, outside of its batch", off)
-	}
-	n := copy(p, r.b[at:])
-	if n < len(p) {
-		return n, io.ErrUnexpectedEOF
-	}
-	return n, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"larder/internal/source/packed/arrow"
 	"larder/internal/spool"
 )
 
@@ -107,7 +108,7 @@ func (r *pieceRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, e
 		if err != nil {
 			return dst, err
 		}
-		in[k] = &batchBytes{spans[k].off, view}
+		in[k] = &arrow.Held{From: spans[k].off, Bytes: view}
 	}
 	return r.from(in).Record(ctx, dst, s)
 }

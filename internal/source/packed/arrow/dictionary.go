@@ -27,22 +27,23 @@ type dictionary struct {
 // dictionaryPart is a batch of values in memory.
 type dictionaryPart struct {
 	first int64
-	memory
+	Held
 	batch
 }
 
-// memory is a part of a file that is in memory.
-type memory struct {
-	from int64
-	b    []byte
+// Held is a part of a file that is in memory: bytes from a place of the file on.
+type Held struct {
+	From  int64
+	Bytes []byte
 }
 
-func (m *memory) ReadAt(p []byte, off int64) (int, error) {
-	at := off - m.from
-	if at < 0 || at > int64(len(m.b)) {
-		return 0, fmt.Errorf("byte %d lies outside of its dictionary", off)
+// ReadAt implements io.ReaderAt, with the places of the file.
+func (h *Held) ReadAt(p []byte, off int64) (int, error) {
+	at := off - h.From
+	if at < 0 || at > int64(len(h.Bytes)) {
+		return 0, fmt.Errorf("read at byte %d, outside of the part of the file that is in memory", off)
 	}
-	n := copy(p, m.b[at:])
+	n := copy(p, h.Bytes[at:])
 	if n < len(p) {
 		return n, io.ErrUnexpectedEOF
 	}
@@ -155,8 +156,8 @@ func (f *File) dictionaryBatch(t table, at int64, body span) error {
 		return fmt.Errorf("its dictionaries have more than %d bytes, which are in memory while it is open: save column %q "+
 			"decoded", maxDictionaries, e.index.Name)
 	}
-	part.memory = memory{from, make([]byte, to-from)}
-	if err := readAt(f.r, part.b, from); err != nil {
+	part.Held = Held{from, make([]byte, to-from)}
+	if err := readAt(f.r, part.Bytes, from); err != nil {
 		return err
 	}
 	d := &dictionary{}
@@ -196,7 +197,7 @@ func (r *reader) meaning(c *Field, number []byte) (Value, error) {
 		return Value{}, fmt.Errorf("column %q: value %d of a dictionary of %d", c.Name, n, d.rows)
 	}
 	p := d.parts[sort.Search(len(d.parts), func(i int) bool { return d.parts[i].first > n })-1]
-	in := reader{r: &p.memory, batch: &p.batch, most: r.most}
+	in := reader{r: &p.Held, batch: &p.batch, most: r.most}
 	return in.read(&c.dict.values, n-p.first)
 }
 
