@@ -182,23 +182,30 @@ func (c *Catalog) saveColumn(rs *rootState, snap *snapshot, name string, col *su
 		return
 	}
 	path := filepath.Join(c.cfg.IndexDir, columnName(rs.uri, name))
-	f, err := os.CreateTemp(c.cfg.IndexDir, filepath.Base(path)+indexSuffix+".*.tmp")
-	if err == nil {
-		_, err = f.Write(encodeColumn(rs.uri, name, snap.fp, snap.Len(), col))
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		if err == nil {
-			err = os.Rename(f.Name(), path)
-		}
-		if err != nil {
-			_ = os.Remove(f.Name()) // what is left is removed at a later start
-		}
-	}
-	if err != nil {
+	if err := writeAside(path, encodeColumn(rs.uri, name, snap.fp, snap.Len(), col)); err != nil {
 		c.log.Warn("the column of a property was not saved; the next start reads it again", "dataset", rs.uri, "property",
 			name, "error", err)
 	}
+}
+
+// writeAside writes a file of the cache aside and renames it. It is not synced: what a crash tears has a wrong
+// checksum.
+func writeAside(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+indexSuffix+".*.tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // what is left is removed at a later start
+	}
+	return err
 }
 
 // removeColumns deletes the saved columns of a root, and returns their size.

@@ -121,7 +121,7 @@ func (n *lookNotes) set(path string, note []byte) {
 	}
 }
 
-// save writes the file aside and renames it. Without it files are looked at again.
+// save writes the file. Without it files are looked at again.
 func (n *lookNotes) save() {
 	if n == nil {
 		return
@@ -132,20 +132,7 @@ func (n *lookNotes) save() {
 		return
 	}
 	n.changed = false
-	f, err := os.CreateTemp(filepath.Dir(n.path), filepath.Base(n.path)+indexSuffix+".*.tmp")
-	if err == nil {
-		_, err = f.Write(encodeNotes(n.uri, n.of))
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		if err == nil {
-			err = os.Rename(f.Name(), n.path)
-		}
-		if err != nil {
-			_ = os.Remove(f.Name()) // what is left is removed at a later start
-		}
-	}
-	if err != nil {
+	if err := writeAside(n.path, encodeNotes(n.uri, n.of)); err != nil {
 		n.log.Warn("what was noted of the fields of files was not saved; the next index looks at all of them again",
 			"dataset", printable(n.uri), "error", err)
 	}
