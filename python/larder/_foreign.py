@@ -97,7 +97,8 @@ def _of_images(dtypes: dict[Any, Any]) -> Any:
     return dtype
 
 
-def _of_v2(t: Any) -> bool:
+def of_v2(t: Any) -> bool:
+    """Whether an object is one of torchvision.transforms.v2."""
     return type(t).__module__.startswith("torchvision.transforms.v2.")
 
 
@@ -126,7 +127,7 @@ def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
         value = plain(value, f"{name}.{a}")
         if value is not None:
             args[a] = value
-    if ours == "ToDtype" and args.get("scale", True) and _of_v2(t):
+    if ours == "ToDtype" and args.get("scale", True) and of_v2(t):
         args["by"] = "mul"
     if ours == "RandomErasing":
         args.setdefault("value", "random")  # v2 has None for it

@@ -133,7 +133,7 @@ def _flat(t: Any) -> Iterator[tuple[Any, bool]]:
     """The steps of a transform, and whether each is one of torchvision.transforms.v2."""
     if t is None:
         return
-    name, v2 = type(t).__name__, type(t).__module__.startswith("torchvision.transforms.v2.")
+    name, v2 = type(t).__name__, _foreign.of_v2(t)
     module = sys.modules.get("torchvision.transforms" + ".v2" * v2)
     if module is None or type(t) is not getattr(module, name, None):
         raise NotNative(f"{type(t).__module__}.{name} is none of torchvision.transforms")
