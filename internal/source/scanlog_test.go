@@ -144,11 +144,12 @@ func TestStoppedScanGoesOn(t *testing.T) {
 	if _, err := b.open(t, index).Add(WithProgress(ctx, p), "", uri); !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v", err)
 	}
+	// Requests of the scan that was cancelled may arrive late, and be counted here, too: what counts is of which files.
 	var mu sync.Mutex
-	again := map[string]int{}
+	again := map[string]bool{}
 	count := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
-		again[filepath.Base(r.URL.Path)]++
+		again[filepath.Base(r.URL.Path)] = true
 		mu.Unlock()
 		b.next.ServeHTTP(w, r)
 	})
@@ -156,7 +157,7 @@ func TestStoppedScanGoesOn(t *testing.T) {
 	c := b.open(t, index)
 	d, err := c.Add(t.Context(), "", uri)
 	must(t, err)
-	if d.LiveCount() != 2*n || len(again) != open || again["40.tar"] != 1 || again["59.tar"] != 1 {
+	if d.LiveCount() != 2*n || len(again) != open || !again["40.tar"] || !again["59.tar"] {
 		t.Errorf("%d samples; the next scan read %v", d.LiveCount(), again)
 	}
 }
