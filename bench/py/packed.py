@@ -1,7 +1,7 @@
 """Measures a folder of images beside the same images packed, on the local disk, a limited disk and S3.
 
-    LARDER_BIN=bin/larder .venv/bin/python bench/py/packed.py [--copies 4] [--minutes 10] [--small 500] [--write]
-        [--json out/bench/packed.json]
+    LARDER_BIN=bin/larder .venv/bin/python bench/py/packed.py [--copies 4] [--minutes 10] [--pairs 9] [--small 500]
+        [--write] [--json out/bench/packed.json]
 
 larder pack writes the folder as WebDataset tars, as MDS shards and, if --small is not 0, as tars of images whose longer
 side has at most so many pixels. Then each of them is read in turn, in an order that changes, as often as the minutes
@@ -11,6 +11,9 @@ allow and at least once: the daemon starts with a saved index and without tiers,
   and the second one comes from the page cache;
 - from the page cache with source.storage_limit, one epoch: --limit MiB a second;
 - from S3 (versitygw) behind a line of --latency ms and --bandwidth MiB a second, one epoch.
+
+Then the folder and the tars are read from the local disk in --pairs pairs, every second one the other way round: the
+median of the pairs' ratios has to reach the bar.
 
 Rates are images per second, the medians of the rounds, with their spread; processor time is that of the daemon, in the
 epochs on the local disk. Photographs come from $LARDER_TESTDATA/imagenet-700 (default ../shared/data), copied --copies
@@ -109,6 +112,24 @@ def measure(args: argparse.Namespace, path: str, line: Line) -> dict[str, float]
             "s3": read(args, remote, 1, line.env, "source.readers=64")["epoch0"]}
 
 
+def pair(args: argparse.Namespace, found: dict[str, str], turn: int) -> dict[str, float]:
+    """Images a second of the folder and of its tars, one after the other, from the local disk."""
+    out = {}
+    for name in ("folder", "wds") if turn % 2 == 0 else ("wds", "folder"):
+        r = read(args, found[name], 2, {})
+        out |= {f"{name}, cold": r["epoch0"], f"{name}, warm": r["epoch1"]}
+    return out
+
+
+def bars(pairs: list[dict[str, float]]) -> list[str]:
+    """The rows of tars beside the folder."""
+    runs = {"pairs": pairs}
+    return figures.bars_table([figures.figure(figures.Bar(
+        f"tars beside a folder, {where}", figures.Source("pairs", f"wds, {key}"), 1.0,
+        (figures.Source("pairs", f"folder, {key}"),), "`imagefolder:` of the same images"), runs)
+        for key, where in (("cold", "local disk, cold"), ("warm", "local disk, page cache"))])
+
+
 def datasets(args: argparse.Namespace, work: pathlib.Path) -> tuple[dict[str, str], dict[str, Any]]:
     """The datasets by name, and what packing each took."""
     photographs = pathlib.Path(os.environ.get("LARDER_TESTDATA") or ROOT.parent / "shared/data") / "imagenet-700"
@@ -133,7 +154,8 @@ def datasets(args: argparse.Namespace, work: pathlib.Path) -> tuple[dict[str, st
     return found, packing
 
 
-def lines_of(args: argparse.Namespace, runs: dict[str, list[dict[str, float]]], packing: dict[str, Any]) -> list[str]:
+def lines_of(args: argparse.Namespace, runs: dict[str, list[dict[str, float]]], packing: dict[str, Any],
+             pairs: list[dict[str, float]]) -> list[str]:
     """The part of the page that a run writes."""
     about, rounds = machine(), max(map(len, runs.values()))
     out = [f"{about['date']}, {about['commit']}: {about['processor']}, {about['processors']} processors, load before "
@@ -150,7 +172,8 @@ def lines_of(args: argparse.Namespace, runs: dict[str, list[dict[str, float]]], 
         out.append(f"| {name} | {' | '.join(cells)} |")
     return [*out, ""] + [
         f"- Packed as {name}: {r['seconds']:.1f} s, {r['bytes'] / 2**20:.0f} MiB in {r['shards']} shards, "
-        f"{r['encoded']} images encoded again." for name, r in packing.items()]
+        f"{r['encoded']} images encoded again." for name, r in packing.items()] + (
+            ["", f"{len(pairs)} pairs of the folder and the tars, in turn:", "", *bars(pairs)] if pairs else [])
 
 
 def arguments() -> argparse.Namespace:
@@ -158,6 +181,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--bin", default=os.environ.get("LARDER_BIN", str(ROOT / "bin/larder")))
     p.add_argument("--copies", type=int, default=4, help="of each photograph")
     p.add_argument("--minutes", type=float, default=10, help="rounds begin as long as they end within so many")
+    p.add_argument("--pairs", type=int, default=9, help="of the folder and the tars on the local disk; 0 = none")
     p.add_argument("--small", type=int, default=500, help="pixels of the longer side of the third pack; 0 = none")
     p.add_argument("--limit", type=float, default=20, help="MiB a second of the limited disk")
     p.add_argument("--latency", type=int, default=30, help="milliseconds that every request to S3 waits")
@@ -188,13 +212,14 @@ def main() -> None:
                     runs[name].append(measure(args, found[name], line))
                 turn += 1
                 longest = max(longest, time.monotonic() - start)
+        pairs = [pair(args, found, turn) for turn in range(args.pairs)]
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    lines = lines_of(args, runs, packing)
+    lines = lines_of(args, runs, packing, pairs)
     print("\n".join(lines))
     path = pathlib.Path(args.json)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"args": vars(args), "runs": runs, "packing": packing}, indent=1))
+    path.write_text(json.dumps({"args": vars(args), "runs": runs, "packing": packing, "pairs": pairs}, indent=1))
     if args.write:
         figures.replace_between(PAGE, lines, BEGIN, END)
 

@@ -147,10 +147,14 @@ def test_rows_of_packed_datasets():
     args = argparse.Namespace(copies=4, limit=20.0, latency=30, bandwidth=32.0)
     one = {"cold": 100.0, "warm": 1200.0, "cpu": 0.0015, "limited": 50.0, "s3": 40.0}
     text = "\n".join(packed.lines_of(args, {"folder": [one], "wds": [one, one | {"s3": 60.0}]},
-                                     {"wds": {"seconds": 2.0, "bytes": 3 << 20, "shards": 2, "encoded": 0}}))
+                                     {"wds": {"seconds": 2.0, "bytes": 3 << 20, "shards": 2, "encoded": 0}},
+                                     [{"folder, cold": 100.0, "wds, cold": 100.0 + i, "folder, warm": 50.0,
+                                       "wds, warm": 45.0} for i in range(3)]))
     assert "| folder | 100 | 1,200 | 50 | 40 | 1.50 |" in text
     assert "| 50 (40 to 60) | 1.50 (1.50 to 1.50) |" in text and "rounds: 2" in text
     assert "- Packed as wds: 2.0 s, 3 MiB in 2 shards" in text
+    assert "| tars beside a folder, local disk, cold | 1.01x | 1.00x – 1.02x | ≥ 1.00x | met |" in text
+    assert "| tars beside a folder, local disk, page cache | 0.90x | 0.90x – 0.90x | ≥ 1.00x | missed |" in text
     page = packed.PAGE.read_text()
     assert page.count(packed.BEGIN) == page.count(packed.END) == page.count(stores.BEGIN) == 1
 
@@ -163,6 +167,9 @@ def test_a_packed_dataset_is_read_from_everywhere(tmp_path, monkeypatch):
     found, packing = packed.datasets(args, tmp_path / "work")
     assert set(found) == {"folder", "wds", "mds"} and set(packing) == {"wds", "mds"}
     with bucket.slow_bucket(tmp_path / "work", 0.0, 1 << 30) as line:
+        both = packed.pair(args, found, 1)
+        assert set(both) == {f"{n}, {k}" for n in ("folder", "wds") for k in ("cold", "warm")}
+        assert min(both.values()) > 0
         for name in ("folder", "wds"):
             before = line.passed().bytes
             r = packed.measure(args, found[name], line)
