@@ -81,9 +81,9 @@ type slab struct {
 	refs  atomic.Int32
 	bad   atomic.Bool // found corrupt, counted, and on its way out
 	meta  Meta
-	key   ident.Key
+	ext   arena.Extent // beside refs: lending reads both
 	arena *arena.Arena
-	ext   arena.Extent
+	key   ident.Key
 	sum   uint64
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/record"
 	"larder/internal/resume"
 	"larder/internal/units"
 	"larder/internal/xrand"
@@ -89,14 +91,14 @@ func (c *compiler) compile(
 		seed: new(atomic.Uint64),
 		life: jobs.Spec{
 			Name: spec.GetName(), Subset: len(objects), Batch: int(spec.GetBatchSize()), World: int(spec.GetWorldSize()),
-			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Slots: int(spec.GetPrefetch()) + 2,
-			Epochs:  spec.GetEpochs(),
+			DropLast: spec.GetDropLast(), Even: spec.GetEven() == "drop", Epochs: spec.GetEpochs(),
 			OnError: onErrorOf[spec.GetOnError()], Given: spec.GetOrder() == givenOrder,
 		},
 	}
 	if j.life.Given || spec.GetAdvance() == "on_request" {
 		j.life.Advance = jobs.OnRequest
 	}
+	j.chooseSlots()
 	j.brief = sync.OnceValue(func() *larderv1.JobSpec {
 		s := proto.CloneOf(spec)
 		s.Indices = nil
@@ -141,6 +143,35 @@ func (c *compiler) compile(
 		err = c.replay(j, &reg)
 	}
 	return j, reg, err
+}
+
+// A ring of small records has up to manySlots slots, as many as shortRing bytes hold.
+const manySlots, shortRing = 16, 16 << 20
+
+// chooseSlots gives the spec its prefetch, if it has none, and the ring as many slots.
+func (j *job) chooseSlots() {
+	if j.spec.GetPrefetch() == 0 {
+		j.spec.Prefetch = j.prefetch()
+	}
+	j.life.Slots = int(j.spec.GetPrefetch()) + 2
+}
+
+// prefetch is how many batches are prepared ahead for a job that does not say. Where rows are copies of small records,
+// a batch takes less than what comes with it: a sync of the journal, waking the loop, workers and client. More slots
+// have these serve several batches at once. It follows from the spec and the dataset's schema alone, so that all ranks
+// of a job get the same answer. Measured in docs/measurements/stores.md.
+func (j *job) prefetch() uint32 {
+	m := j.Made
+	if m == nil || j.ByClients() || m.Image || len(m.Runs) > 0 || j.life.Given {
+		return 2
+	}
+	if slices.ContainsFunc(m.Out.Fields, func(f record.Field) bool { return !f.Dense() }) {
+		return 2
+	}
+	if _, blocks, err := parseBlocks(j.spec.GetOrder()); blocks || err != nil { // what is planned holds blocks
+		return 2
+	}
+	return uint32(min(max(shortRing/(int64(j.life.Batch)*j.sampleBytes()), 4), manySlots)) - 2
 }
 
 // modeOf reads the order of a job with so many samples. What comes from a file, or walks through blocks (takeWindow),

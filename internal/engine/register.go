@@ -90,6 +90,9 @@ func (e *Engine) register(
 		return nil, err
 	}
 	if live {
+		if req.GetSpec().GetPrefetch() == 0 { // an earlier daemon may have chosen otherwise
+			spec.Prefetch = old.spec.GetPrefetch()
+		}
 		if err := old.sameAs(spec); err != nil {
 			return nil, err
 		}
@@ -195,10 +198,7 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	if err := normaliseRanks(s); err != nil {
 		return nil, err
 	}
-	if s.Prefetch == 0 {
-		s.Prefetch = 2
-	}
-	if s.Prefetch > 64 {
+	if s.Prefetch > 64 { // 0: see job.prefetch
 		return nil, bad("prefetch", "choose 1 to 64", "prefetch is %d", s.Prefetch)
 	}
 	var err error

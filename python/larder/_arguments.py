@@ -131,7 +131,7 @@ class Arguments:
     return_index: Any = False
     share: Any = "none"
     on_error: Any = "raise"
-    prefetch: Any = 2
+    prefetch: Any = None
     epochs: Any = None
     skip_empty: Any = False
     endpoint: Any = None
@@ -416,7 +416,7 @@ def job_spec(name: str, dataset: str, place: _ranks.Place, a: Arguments, plan: P
         "numNodes": place.num_nodes,
         "share": _checks.choice("share", a.share, ("none", "augmented")),
         "onError": _checks.choice("on_error", a.on_error, ("raise", "skip", "substitute")),
-        "prefetch": _checks.integer("prefetch", a.prefetch, 1, 64),
+        "prefetch": 0 if a.prefetch is None else _checks.integer("prefetch", a.prefetch, 1, 64),
         "epochs": 0 if a.epochs is None else _checks.integer("epochs", a.epochs, 1, _U32_MAX),
     }
     if _checks.flag("skip_empty", a.skip_empty):

@@ -81,7 +81,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         on_error: "raise" (default) raises SampleError, which names file, offset and reason; the next ``next()`` gives
             the batch without the sample. "skip" leaves it out, "substitute" has another sample take its place, so that
             all ranks get equally many batches (docs/ddp.md). ``quarantined`` has the list.
-        prefetch: batches prepared ahead, 1 to 64; default 2.
+        prefetch: batches prepared ahead, 1 to 64. None: 2, and up to 14 where batches of records are small, such as
+            windows of tokens (docs/guides/memory.md).
         epochs: after so many the job ends; None: with its last client.
         skip_empty: True accepts class folders without images, as torchvision's ``allow_empty``; they keep their label
             and have no samples.
@@ -184,7 +185,7 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         return_index: bool = False,
         share: _arguments.Share = "none",
         on_error: _arguments.OnError = "raise",
-        prefetch: int = 2,
+        prefetch: int | None = None,
         epochs: int | None = None,
         skip_empty: bool = False,
         endpoint: str | os.PathLike[str] | None = None,

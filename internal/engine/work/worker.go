@@ -30,6 +30,7 @@ type worker struct {
 	keys    []ident.Key          // of the rows that are written together, reused
 	views   []tiers.View         // of these
 	most    int                  // of them
+	touched byte                 // of what was read to have it in a cache: has no meaning
 	waited  time.Duration        // for room in a tier, in the running piece of work
 	running piece                // of work that is measured; zero = none
 	object  ident.ObjectID

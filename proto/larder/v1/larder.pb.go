@@ -402,7 +402,8 @@ type JobSpec struct {
 	Share string `protobuf:"bytes,14,opt,name=share,proto3" json:"share,omitempty"`
 	// on_error: "raise" (default) | "skip" | "substitute".
 	OnError string `protobuf:"bytes,15,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
-	// prefetch is the number of batches prepared ahead; 0 means 2. A ring has prefetch + 2 slots.
+	// prefetch is the number of batches prepared ahead. 0 means 2, and up to 14 for records that are copied as
+	// they are stored, if the ring has no more than 16 MiB then. A ring has prefetch + 2 slots.
 	Prefetch uint32 `protobuf:"varint,16,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// epochs after which the job ends; 0 = until the client leaves.
 	Epochs uint32 `protobuf:"varint,17,opt,name=epochs,proto3" json:"epochs,omitempty"`
