@@ -201,12 +201,19 @@ def cached(s: System, case: str) -> float:
     return {"all fits": 1.0, "a third fits": 1 / 3}.get(case, 0.0) if s.variant == "cache" else 0.0
 
 
-def line_of(p: subprocess.Popen, begins: str) -> str:
+def line_of(p: subprocess.Popen, begins: str, log: str = "peers.log") -> str:
     """The next line of a job that begins so; libraries print others. A job that hangs is killed after PATIENCE."""
     for line in p.stdout:
         if line.startswith(begins):
             return line
-    raise RuntimeError("a job ended early; out/bench/peers.log has its last words")
+    raise RuntimeError(f"a job ended early; out/bench/{log} has its last words")
+
+
+def let_end(children: list[subprocess.Popen]) -> None:
+    """Gives jobs that have reported the time to remove their shared memory."""
+    for p in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            p.wait(timeout=10)
 
 
 def run(s: System, case: str, jobs: int, spec: dict[str, Any], binary: str) -> list[dict[str, Any]]:
@@ -236,9 +243,7 @@ def run(s: System, case: str, jobs: int, spec: dict[str, Any], binary: str) -> l
             p.stdin.write("go\n")
             p.stdin.flush()
         results = [json.loads(line_of(p, "{")) for p in children]
-        for p in children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                p.wait(timeout=10)  # it removes its shared memory
+        let_end(children)
         return results
 
 

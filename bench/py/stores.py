@@ -10,7 +10,8 @@ together. Bytes and GETs are those that came through it, from when the jobs begi
 Four jobs begin together and go through one epoch: larder on `wds:s3://`, with stored bytes in memory and nothing
 decoded; MosaicML streaming and LitData on `s3://` with boto3, each job with a cache of its own, as they are written
 for. Tars, shards and chunks have about 16 MB each. Then four jobs of larder with a disk tier that holds the set and
-nothing in memory: a first epoch, and one of four other jobs after it. Then one job with nothing kept, in random order
+nothing in memory: the tier keeps what the index reads, so the index fetches the set, and an epoch and one of four other
+jobs after it read the disk. Then one job with nothing kept, in random order
 and in order="blocks(8, 2MiB)". Then four jobs of larder on the same images on the local disk, as a folder and as tars,
 from the page cache, and nothing is kept. Every round runs all of it in turn, every second one backwards. Figures are
 medians (lowest to highest).
@@ -48,11 +49,12 @@ from bench import machine
 
 JOBS, CHUNK = 4, 16 << 20
 ORDER = "blocks(8, 2MiB)"
+LOG = "stores.log"  # below out/bench
 PAGE = ROOT / "docs/measurements/stores.md"
 BEGIN, END = "<!-- stores: written by bench/py/stores.py -->", "<!-- end of the stores -->"
 MEMORY = ("tiers.total=512MiB", "tiers.encoded=448MiB", "tiers.decoded=0", "tiers.augmented=0")
 ROWS = {"s3": "larder, wds:s3://", "mds": "MosaicML streaming, s3://", "litdata": "LitData, s3://",
-        "disk": "larder, a disk tier, first epoch", "again": "larder, a disk tier, the epoch after it",
+        "disk": "larder, a disk tier, the epoch after the index", "again": "larder, a disk tier, the next epoch",
         "random": "larder, one job, nothing kept, random order", "blocks": f'larder, the same, order="{ORDER}"',
         "wds": "larder, wds: on the local disk", "folder": "larder, imagefolder: on the local disk"}
 PEERS = {"mds": "MosaicML streaming", "litdata": "LitData"}
@@ -86,7 +88,8 @@ def race(b: Bench, python: str, program: str, spec: dict[str, Any], env: dict[st
     """Jobs that begin together, one epoch each: images a second, seconds, and what came through the line."""
     children: list[subprocess.Popen] = []
     jobs = spec.get("jobs", JOBS)
-    with open(out_dir() / "stores.log", "a") as log, tempfile.TemporaryDirectory(dir=peers.home()) as scratch:
+    with open(out_dir() / LOG, "a") as log, tempfile.TemporaryDirectory(dir=peers.home()) as scratch:
+        watch = threading.Timer(peers.PATIENCE, lambda: [peers.kill(p) for p in children])
         try:
             for job in range(jobs):
                 own = {"data": b.data, "batch": BATCH, "crop": 224, "epochs": 1, "probe": "", "job": job, "jobs": jobs,
@@ -95,20 +98,20 @@ def race(b: Bench, python: str, program: str, spec: dict[str, Any], env: dict[st
                     [python, str(ROOT / "bench/peers" / program), json.dumps(own)], stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
                     env=os.environ | b.env | env | {"PYTHONUNBUFFERED": "1"}))
-            watch = threading.Timer(peers.PATIENCE, lambda: [peers.kill(p) for p in children])
             watch.start()
             for p in children:
-                peers.line_of(p, "ready")
+                peers.line_of(p, "ready", LOG)
             begun = b.passed()
             for p in children:
                 p.stdin.write("go\n")
                 p.stdin.flush()
-            results = [json.loads(peers.line_of(p, "{")) for p in children]
-            watch.cancel()
+            results = [json.loads(peers.line_of(p, "{", LOG)) for p in children]
+            ended = b.passed()
+            peers.let_end(children)
         finally:
+            watch.cancel()
             for p in children:
                 peers.end(p)
-    ended = b.passed()
     seconds = max(r["marks"][1]["at"] for r in results) - min(r["marks"][0]["at"] for r in results)
     return {"rate": outcome(results)["first"], "seconds": seconds, "bytes": ended.bytes - begun.bytes,
             "gets": ended.gets - begun.gets}
@@ -121,15 +124,15 @@ def daemon(b: Bench, uri: str, *keys: str) -> Iterator[Callable[..., Figures]]:
         env = os.environ | b.env | {"XDG_CACHE_HOME": cache}
         d = Daemon(b.binary, *(f for k in (*keys, "source.readers=64") for f in ("--set", k)), env=env)
         try:
-            before = b.passed().bytes
+            before, begun = b.passed().bytes, time.monotonic()
             subprocess.run([b.binary, "--socket", d.socket, "dataset", "add", uri], check=True, capture_output=True,
                            env=env)
-            index = b.passed().bytes - before
+            index = {"indexed": time.monotonic() - begun, "index": b.passed().bytes - before}
             mine = {"LARDER_SOCKET": d.socket, "PYTHONPATH": str(ROOT / "python")}
 
             def run(**spec: Any) -> Figures:
                 of = spec | {"uri": uri, "servers": [d.process.pid]}
-                return race(b, sys.executable, "run_larder.py", of, mine) | {"index": index}
+                return race(b, sys.executable, "run_larder.py", of, mine) | index
 
             yield run
         finally:
@@ -226,12 +229,19 @@ def middle(runs: Runs, row: str, key: str = "rate") -> float:
     return statistics.median([r[key] for r in runs[row]])
 
 
+def with_index(runs: Runs, row: str) -> str:
+    """How long the index took, and the images a second of index and epoch together."""
+    rates = [r["rate"] * r["seconds"] / (r["seconds"] + r["indexed"]) for r in runs[row]]
+    return f"in {span([r['indexed'] for r in runs[row]], 1)} s; index and epoch together: {span(rates)} images/s"
+
+
 def bars(runs: Runs, stored: int, missing: dict[str, str]) -> list[str]:
     """What the runs say of the bars: a line for each whose rows were run."""
     out = []
     if "s3" in runs:
         index = span([r["index"] / stored for r in runs["s3"]], 2)
-        out.append(f"- The index read {index} bytes for each byte of the images, before the epoch.")
+        out.append(f"- The index read {index} bytes for each byte of the images before the epoch,\n  "
+                   f"{with_index(runs, 's3')}. The shards of the others\n  come with an index.")
         out += [f"- larder beside {title}: {middle(runs, 's3') / middle(runs, name):.1f}x (bar: 3x)."
                 for name, title in PEERS.items() if name in runs]
     if "disk" in runs:
@@ -239,7 +249,7 @@ def bars(runs: Runs, stored: int, missing: dict[str, str]) -> list[str]:
         both = first + middle(runs, "disk", "index") / stored
         out.append(f"- With a disk tier that holds the set, {both:.3f} bytes for each byte of the images by the index "
                    f"and the\n  first epoch together (bar: 1.02), {first:.3f} of them by the epoch, and {later:.3f} "
-                   "after it (bar: 0).")
+                   f"after it (bar: 0). The\n  index was made {with_index(runs, 'disk')}.")
     if {"random", "blocks"} <= set(runs):
         out.append(f'- order="{ORDER}" beside random order: {middle(runs, "blocks") / middle(runs, "random"):.2f}x '
                    f'images/s, with {middle(runs, "blocks", "gets") / middle(runs, "random", "gets"):.2f} of the GETs.')

@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import bucket
 import loaders
 import packed
+import peers
 import peers_env
 import stores
 
@@ -28,12 +29,16 @@ needs_server = pytest.mark.skipif(not os.environ.get("LARDER_BIN") or not pathli
 
 
 def run(rate: float, **more: float) -> stores.Figures:
-    return {"rate": rate, "seconds": 2.0, "bytes": 8 << 20, "gets": 10, "index": 100} | more
+    return {"rate": rate, "seconds": 2.0, "bytes": 8 << 20, "gets": 10, "index": 100, "indexed": 3.0} | more
 
 
 def lines(runs: stores.Runs, missing: dict[str, str] | None = None) -> str:
     args = argparse.Namespace(latency=30, bandwidth=8.0, images=64)
     return "\n".join(stores.lines_of(runs, 1 << 20, missing or {}, args))
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def test_rows_are_those_that_were_run():
@@ -45,6 +50,7 @@ def test_rows_are_those_that_were_run():
     assert "MosaicML streaming: not measured (its environment is not there)." in text
     assert "Tars beside a folder on the local disk: 1.50x" in text
     assert "| larder, wds: on the local disk | 30 |  |  |  |" in text
+    assert "before the epoch, in 3.0 (3.0 to 3.0) s; index and epoch together: 80 (40 to 120) images/s" in flat(text)
     assert "disk tier" not in text and "random order" not in text
 
 
@@ -53,7 +59,8 @@ def test_bars_of_the_disk_tier_and_of_blocks():
                   "random": [run(10, gets=50)], "blocks": [run(15, gets=5)]})
     bytes_of = ("1.010 bytes for each byte of the images by the index and the first epoch together (bar: 1.02), "
                 "0.010 of them by the epoch, and 0.000 after it")
-    assert bytes_of in " ".join(text.split())
+    assert bytes_of in flat(text)
+    assert "The index was made in 3.0 s; index and epoch together: 4 images/s." in flat(text)
     assert "beside random order: 1.50x images/s, with 0.10 of the GETs." in text
 
 
@@ -123,18 +130,21 @@ def test_a_disk_tier_fetches_each_byte_once(tmp_path):
 
 @needs_server
 @pytest.mark.parametrize("name", list(stores.PEERS))
-def test_a_peer_reads_every_image(name, tmp_path):
+def test_a_peer_reads_every_image(name, tmp_path, monkeypatch):
     e = peers_env.ENVIRONMENTS[name]
     if not peers_env.ready(e):
         pytest.skip(f"bench/py/peers_env.py {name} builds it")
     loaders.draw(tmp_path / "data", 48)
     data = str(tmp_path / "data")
     shards = stores.shards_of(name, data, tmp_path / "buckets/bench")
+    monkeypatch.setattr(peers, "home", lambda: tmp_path)
     with bucket.slow_bucket(tmp_path / "buckets", 0.0, 1 << 30) as line:
         b = stores.Bench("", data, line)
-        r = stores.race(b, str(e.python), f"run_{name}.py", {"remote": f"s3://bench/{shards.name}", "jobs": 2}, {})
+        r = stores.race(b, str(e.python), f"run_{name}.py", {"remote": f"s3://bench/{shards.name}"}, {})
     stored = sum(f.stat().st_size for f in pathlib.Path(data).glob("*/*"))
-    assert r["bytes"] > 2 * stored, "each job fetches all of it"
+    assert r["bytes"] > stores.JOBS * stored, "each job fetches all of it"
+    left = [f for f in pathlib.Path("/dev/shm").glob("*_locals") if str(tmp_path).encode() in f.read_bytes()]
+    assert not left, "jobs that have ended leave no shared memory"
 
 
 def test_an_unknown_row_is_refused():

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
 
 	"larder/internal/spool"
@@ -308,7 +307,7 @@ func (w *blockWriter) Add(record []byte) error {
 	if len(record) > recordMost {
 		return fmt.Errorf("a record of %d bytes, at most %d may be", len(record), recordMost)
 	}
-	w.buf = le.AppendUint64(w.buf, xxhash.Sum64(record))
+	w.buf = le.AppendUint64(w.buf, payloadSum(record))
 	w.buf = append(w.buf, record...)
 	w.ends = le.AppendUint64(w.ends, uint64(w.at+int64(len(w.buf))))
 	if len(w.buf) >= blockBuffer {
@@ -523,7 +522,7 @@ func (r *blockReader) Record(dst []byte, i int) ([]byte, error) {
 	x.parts = [2][]byte{x.buf, out[len(dst):]}
 	err := b.file.readv(x.parts[:], from)
 	x.parts = [2][]byte{}
-	if err == nil && le.Uint64(x.buf) != xxhash.Sum64(out[len(dst):]) {
+	if err == nil && le.Uint64(x.buf) != payloadSum(out[len(dst):]) {
 		err = errTorn
 	}
 	if err != nil {

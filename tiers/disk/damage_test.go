@@ -107,6 +107,64 @@ func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b
 	}
 }
 
+// TestChecksumsStayWhatTheyAre: bytes that one build wrote, every other must be able to read. The sums are those of
+// xxhash for Python 3.5.0 (xxh3_64).
+func TestChecksumsStayWhatTheyAre(t *testing.T) {
+	b := make([]byte, 100_000)
+	for i := range b {
+		b[i] = byte(i * 7)
+	}
+	for n, want := range map[int]uint64{
+		0: 0x2d06800538d394c2, 5: 0x559935c0f3f7327f, 200: 0x7c64f3b17285e96a, 100_000: 0x1271d2740e5fca3,
+	} {
+		if got := payloadSum(b[:n]); got != want {
+			t.Errorf("the checksum of %d bytes is %#x, want %#x", n, got, want)
+		}
+	}
+}
+
+// TestFilesOfAnotherVersion: they are removed by the owner of the directory, and nothing in them is found.
+func TestFilesOfAnotherVersion(t *testing.T) {
+	dir := t.TempDir()
+	s := openAt(t, Config{Dir: dir, Size: 8 << 20})
+	put(s, "a", 0, 20)
+	b, err := s.Block(context.Background(), "block", recordsOf("block"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = b.Close()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	list, err := filepath.Glob(dir + "/larder-*")
+	if err != nil || len(list) < 2 {
+		t.Fatal(list, err)
+	}
+	for _, path := range list {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		group, key := int(le.Uint32(content[12:])), int(le.Uint64(content[16:]))
+		le.PutUint32(content[8:], fileVersion-1)
+		le.PutUint64(content[24:], headSum(content[:24], content[fileHead:fileHead+group+key]))
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := openAt(t, Config{Dir: dir, Size: 8 << 20})
+	if n := countHits(t, again, "a", 0, 20); n != 0 {
+		t.Errorf("%d of 20 entries of another version were found", n)
+	}
+	if left, err := filepath.Glob(dir + "/larder-*"); err != nil || len(left) != 0 {
+		t.Errorf("files of another version are still there: %v, %v", left, err)
+	}
+	put(again, "a", 0, 20)
+	if n := countHits(t, again, "a", 0, 20); n != 20 {
+		t.Errorf("%d of 20 entries are there after they were put again", n)
+	}
+}
+
 // FuzzFiles: whatever is in the files, a start ends, and nothing that was not put is found.
 func FuzzFiles(f *testing.F) {
 	dir := f.TempDir()

@@ -297,7 +297,7 @@ func (s *Store) Has(k Key) bool {
 func matches(b, key, payload []byte) bool {
 	h, ok := parseHead(b)
 	return ok && h.key == int64(len(key)) && h.payload == int64(len(payload)) && bytes.Equal(b[entryHead:], key) &&
-		h.valid(b, key) && h.sum == xxhash.Sum64(payload)
+		h.valid(b, key) && h.sum == payloadSum(payload)
 }
 
 // read ends a read of an entry, for so many jobs.
