@@ -182,36 +182,72 @@ func ofRank(j *larderv1.Job, r *larderv1.RankInfo) string {
 	return fmt.Sprintf(" in rank %d", r.GetRank())
 }
 
-// explainWork says where the job's samples came from: each was read for it or found in a tier, and is counted when that
-// is decided, which is before it is delivered.
+// sources says where samples came from: each is in one part, and is counted when that is decided, which is before it is
+// delivered.
+type sources struct {
+	all    uint64 // the sum of the parts
+	read   uint64 // 0 where blocks is not: reads are of blocks then, and of samples one by one
+	blocks uint64
+	cached uint64
+	rest   uint64
+}
+
+// sourcesOf divides the samples of a job, or of all jobs, at least those that were delivered.
+func sourcesOf(c *larderv1.Counters) sources {
+	h := c.GetHits()
+	p := sources{read: c.GetSourceReads(), blocks: h["block"] + h["shared_block"],
+		cached: h["encoded"] + h["decoded"] + h["augmented"]}
+	if p.blocks > 0 {
+		p.read = 0
+	}
+	sum := p.read + p.blocks + p.cached
+	p.all = max(c.GetSamplesDelivered(), sum)
+	p.rest = p.all - sum
+	return p
+}
+
+// percent is how much of all a part is.
+func (p sources) percent(n uint64) string {
+	return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(p.all))
+}
+
+func (p sources) part(n uint64) string { return fmt.Sprintf("%s (%s)", count(n), p.percent(n)) }
+
+// sayRest says what the other parts leave; text is how much that is.
+func (p sources) sayRest(x *explanation, text string) {
+	switch {
+	case p.rest == 0:
+	case p.blocks > 0:
+		x.say("samples", "The other %s were read one by one, or another job had them prepared at that moment.",
+			text)
+	default:
+		x.say("samples", "The other %s were made by workers, or another job had them prepared at that moment.",
+			text)
+	}
+}
+
+// explainWork says where the job's samples came from.
 func explainWork(x *explanation, j *larderv1.Job) {
 	c := j.GetCounters()
 	got := c.GetSamplesDelivered()
 	if got == 0 {
 		return
 	}
-	h := c.GetHits()
-	found, blocks := h["encoded"]+h["decoded"]+h["augmented"], h["block"]+h["shared_block"]
-	all := max(got, c.GetSourceReads()+found)
-	if blocks > 0 { // its reads are of blocks
-		all = max(got, blocks+found)
-	}
+	h, p := c.GetHits(), sourcesOf(c)
 	under := ""
-	if all > got {
-		under = " and " + count(all-got) + " that are on their way"
-	}
-	part := func(n uint64) string {
-		return fmt.Sprintf("%s (%.0f %%)", count(n), 100*float64(min(n, all))/float64(all))
+	if p.all > got {
+		under = " and " + count(p.all-got) + " that are on their way"
 	}
 	x.say("samples", "Of the %s it got%s:", plural(got, "sample", "samples"), under)
-	if blocks > 0 {
+	if p.blocks > 0 {
 		x.say("samples", "%s came from blocks in memory, %s of them from blocks read for other jobs; %s for it,",
-			part(blocks), count(h["shared_block"]), plural(c.GetSourceReads(), "read was made", "reads were made"))
+			p.part(p.blocks), count(h["shared_block"]), plural(c.GetSourceReads(), "read was made", "reads were made"))
 	} else {
-		x.say("samples", "%s were read for it,", part(c.GetSourceReads()))
+		x.say("samples", "%s were read for it,", p.part(p.read))
 	}
-	x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", part(found), count(h["encoded"]),
+	x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", p.part(p.cached), count(h["encoded"]),
 		count(h["decoded"]), count(h["augmented"]))
+	p.sayRest(x, p.part(p.rest))
 	x.say("samples", "%s were decoded for it.", count(c.GetDecodes()))
 }
 

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
 
+	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -66,6 +69,52 @@ func TestExplainBlocks(t *testing.T) {
 		"them from blocks read for other jobs; 1 read was made for it, 10 (10 %) were cached: 0 encoded, 10 decoded"
 	if said := inOneLine(t, x); !strings.Contains(said, want) {
 		t.Errorf("%q is missing in\n%s", want, said)
+	}
+}
+
+// TestPartsOfSamplesAddUp: whatever is counted, the parts that larder explain names are all of the samples, and all
+// that was delivered is among them.
+func TestPartsOfSamplesAddUp(t *testing.T) {
+	number := func(text string) uint64 {
+		n, err := strconv.ParseUint(strings.ReplaceAll(text, ",", ""), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	whole := regexp.MustCompile(`Of the ([0-9,]+) samples? it got(?: and ([0-9,]+) that are on their way)?:`)
+	part := regexp.MustCompile(`([0-9,]+) \(([0-9]+) %\) (were read for|came from|were cached|were read one|were made)`)
+	share := regexp.MustCompile(`([0-9]+) % (were read|were cached|were made|came)`)
+	seen := map[string]int{}
+	rng := xrand.New(1)
+	n := func() uint64 { return rng.Uint64n(4) * rng.Uint64n(500) }
+	for range 500 {
+		c := &larderv1.Counters{SamplesDelivered: 1 + n(), SourceReads: n(), Hits: map[string]uint64{"encoded": n(),
+			"decoded": n(), "augmented": n(), "block": n() / 9, "shared_block": n() / 9}}
+		x, all := &explanation{}, &explanation{}
+		explainWork(x, &larderv1.Job{Counters: c})
+		explainMemory(all, &larderv1.Stats{Totals: c})
+		said, ofAll := inOneLine(t, x), inOneLine(t, all)
+		var sum, percent, parts uint64
+		for _, m := range part.FindAllStringSubmatch(said, -1) {
+			sum, percent, parts = sum+number(m[1]), percent+number(m[2]), parts+1
+			seen[m[3]]++
+		}
+		m := append(whole.FindStringSubmatch(said), "", "", "")
+		got, under := number("0"+m[1]), number("0"+m[2])
+		if got != c.GetSamplesDelivered() || sum != got+under || percent+parts < 100 || percent > 100+parts {
+			t.Fatalf("%v: the parts are %d and %d %%, not %d and %d: %s", c, sum, percent, got, under, said)
+		}
+		percent, parts = 0, 0
+		for _, m := range share.FindAllStringSubmatch(ofAll, -1) {
+			percent, parts = percent+number(m[1]), parts+1
+		}
+		if percent+parts < 100 || percent > 100+parts {
+			t.Fatalf("%v: the parts of all jobs are %d %%: %s", c, percent, ofAll)
+		}
+	}
+	if len(seen) != 5 {
+		t.Errorf("said were %v only", seen)
 	}
 }
 

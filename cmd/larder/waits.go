@@ -159,14 +159,17 @@ func explainMemory(x *explanation, s *larderv1.Stats) {
 		x.say("memory", "%s %s of %s%s", t.GetForm(), units.Size(t.GetUsed()), units.Size(t.GetBudget()), full)
 	}
 	c := s.GetTotals()
-	h := c.GetHits()
-	found := h["encoded"] + h["decoded"] + h["augmented"]
-	if all := found + c.GetSourceReads(); all > 0 {
-		part := func(n uint64) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(all)) }
-		x.say("samples", "Of %s that jobs were to get:", plural(all, "sample", "samples"))
-		x.say("samples", "%s were read,", part(c.GetSourceReads()))
-		x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", part(found), part(h["encoded"]),
-			part(h["decoded"]), part(h["augmented"]))
+	if h, p := c.GetHits(), sourcesOf(c); p.all > 0 {
+		x.say("samples", "Of %s that jobs were to get:", plural(p.all, "sample", "samples"))
+		if p.blocks > 0 {
+			x.say("samples", "%s came from blocks in memory; %s of blocks and samples were made,", p.percent(p.blocks),
+				plural(c.GetSourceReads(), "read", "reads"))
+		} else {
+			x.say("samples", "%s were read,", p.percent(p.read))
+		}
+		x.say("samples", "%s were cached: %s encoded, %s decoded, %s augmented.", p.percent(p.cached),
+			p.percent(h["encoded"]), p.percent(h["decoded"]), p.percent(h["augmented"]))
+		p.sayRest(x, p.percent(p.rest))
 		x.say("samples", "%s in all.", plural(c.GetDecodes(), "decode", "decodes"))
 	}
 	for _, d := range s.GetDatasets() {

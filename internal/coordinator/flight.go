@@ -109,6 +109,7 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	entry, admitted := fl.admitDecoded(key, s, alone)
 	if admitted && fl.index.Ready(entry) {
 		if neutral {
+			fl.countStored(s, x)
 			fl.tiering.saw(s, s.prefix, fl.index.Bytes(entry))
 			fl.bringOriginal(key, s)
 		}
@@ -116,16 +117,16 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 		return nil, entry
 	}
 	if g := fl.flying.get(key); g != nil {
+		fl.countStored(s, x)
 		fl.takeOver(g, s, entry, admitted, alone)
 		return g, 0
 	}
 	if neutral && fl.index.Budget(ident.Encoded) == 0 { // its bytes are there, and no tier takes them over
+		fl.countStored(s, x)
 		return nil, h
 	}
 	f := fl.newFlight(key, s, fl.startTurn(s, x, turn))
-	if !s.making.Workers {
-		s.stored.add(fl.cfg.Bytes(x))
-	}
+	fl.countStored(s, x)
 	f.alone = alone && !admitted
 	if admitted {
 		fl.index.Pin(entry)
@@ -135,6 +136,13 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	fl.enqueue(f)
 	fl.needs.relevel(x)
 	return f, 0
+}
+
+// countStored counts what a sample weighs that is prepared for a job, or would be without jobs that are not visible.
+func (fl *flights) countStored(s *stream, x ident.ObjectID) {
+	if !s.making.Workers { // nothing of theirs is stored
+		s.stored.add(fl.cfg.Bytes(x))
+	}
 }
 
 // admitDecoded asks the decoded tier to keep a sample, if its job may: see mayKeep for one that no other job wants.

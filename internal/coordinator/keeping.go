@@ -55,7 +55,8 @@ func (fl *flights) keepingOf(s *stream) *keeping {
 	return k
 }
 
-// keepCosts is what samples of a stream cost, as far as it was measured.
+// keepCosts is what samples of a stream cost, as far as it was measured. For a visible job the sizes are of what it, or
+// another visible one, has prepared or would have.
 func (ti *tiering) keepCosts(s *stream) partition.Keeping {
 	r := ti.rates(s)
 	k := partition.Keeping{InPlace: perSample(r.InPlace), Decode: perSample(r.Decode), Augment: perSample(r.Augment)}
@@ -64,7 +65,7 @@ func (ti *tiering) keepCosts(s *stream) partition.Keeping {
 		k.Read = stored / v
 	}
 	if v := known(ti.model.rates.Fresh); v > 0 {
-		k.Memory, k.Encoded = float64(ti.decodedBytes(s, 0))/v, stored/v
+		k.Memory, k.Encoded = float64(ti.expectedBytes(s, 0))/v, stored/v
 	}
 	return k
 }

@@ -1,10 +1,13 @@
 package coordinator
 
 import (
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
+	"larder/cachepolicy/partition"
 	"larder/dsa"
 	"larder/internal/ident"
 )
@@ -190,5 +193,66 @@ func TestAnotherJobYetToBeginCounts(t *testing.T) {
 	s, fl := r.c.roster.order[0], r.c.flights
 	if uses, sure := fl.laterUses(s, 3); uses != 1 || !sure { // it has not begun its only epoch
 		t.Errorf("%d uses are ahead, %v", uses, sure)
+	}
+}
+
+// TestCostsOfVisibleJobsAreTheirOwn: what a job that is not visible has decoded, or has in memory, is no part of what a
+// sample of a shuffled job costs, so the same samples are kept.
+func TestCostsOfVisibleJobsAreTheirOwn(t *testing.T) {
+	type epoch struct {
+		held map[ident.ObjectID]bool // by the decoded tier, for the shuffled job
+		kept uint64
+		left [unkepts]uint64
+		cost partition.Keeping
+	}
+	run := func(beside bool) (all []epoch) {
+		r, p := keepRig(t, nil)
+		r.bytes = func(x ident.ObjectID) int64 { return sampleBytes + 12*int64(x) }
+		bytes := func(x ident.ObjectID) int64 { return 100 + int64(x) }
+		r.c.flights.cfg.Bytes = bytes
+		r.step(Measured{Rates: Rates{Storage: 500, Fresh: 2000, Recipes: r.c.tiering.model.rates.Recipes}})
+		s := r.c.roster.order[0]
+		for e := range uint32(3) {
+			if beside { // it has the samples in memory, or is having them prepared
+				b := r.attach(r.register(fmt.Sprint("b", e), 50, 250, 10), 0)
+				if e == 0 {
+					r.hold = func(e Effect) bool { _, ok := e.(Prepare); return ok }
+					b.epoch(0)
+					r.run()
+				} else {
+					r.epochOf(b, 0, time.Second)
+				}
+			}
+			p.epoch(e)
+			r.run()
+			r.hold = nil
+			for range 20 {
+				r.run()
+				p.releaseAfter(p.next(), time.Second)
+			}
+			r.run()
+			r.check()
+			now := epoch{map[ident.ObjectID]bool{}, s.keeping.kept, s.keeping.left, r.c.tiering.keepCosts(s)}
+			prefix := r.c.roster.prefixes[s.prefix].id
+			for x := range ident.ObjectID(200) {
+				if _, ok := r.c.needs.find(s, ident.Key{Object: x, Form: ident.Decoded, Recipe: prefix}); ok {
+					now.held[x] = true
+				}
+			}
+			all = append(all, now)
+		}
+		return all
+	}
+	alone, beside := run(false), run(true)
+	for e := range alone {
+		a, b := alone[e], beside[e]
+		if a.cost != b.cost || a.kept != b.kept || a.left != b.left || !maps.Equal(a.held, b.held) {
+			t.Errorf("epoch %d: alone it costs %v; %d samples are held, %d were kept, %v not;\n"+
+				"beside a job that is not visible %v, %d, %d, %v", e, a.cost, len(a.held), a.kept, a.left, b.cost,
+				len(b.held), b.kept, b.left)
+		}
+		if a.kept == 0 || e == 0 && a.left[paced] == 0 {
+			t.Errorf("epoch %d: nothing was decided by costs: %+v", e, a)
+		}
 	}
 }

@@ -53,6 +53,7 @@ type scanLog struct {
 	mark  uint64 // of the files that others are read with
 	log   *slog.Logger
 
+	parts     []*logPart // files that this process has the lock of, until it takes them over
 	kept      map[logKey]*scanned
 	schemas   map[uint64]record.Schema
 	schema    *record.Schema // to be written before the first file
@@ -63,7 +64,6 @@ type scanLog struct {
 	f    *os.File   // locked; nil = there is none yet
 	seed uint64     // of the checksums of entries
 	size int64
-	said bool // the schema is in f
 	off  bool // nothing is appended any more
 }
 
@@ -186,7 +186,8 @@ func (l *scanLog) take(p *logPart, b []byte, now map[string]fileMeta) bool {
 	}
 	key := logKey{row.rel, mark}
 	l.kept[key] = row
-	p.has = append(p.has, key)
+	p.waste += p.has[key] // an earlier entry of the file
+	p.has[key] = int64(len(b)) + 16
 	return true
 }
 
@@ -199,15 +200,14 @@ func (l *scanLog) known() (record.Schema, bool) {
 	return s, ok
 }
 
-// use fills in what an earlier scan found with the same schema.
+// use fills in what an earlier scan found with the same schema, and goes on with what that left.
 func (l *scanLog) use(s *record.Schema, rows []scanned, check func(*scanned) func(*packed.Sample) error) {
 	if l == nil {
 		return
 	}
-	if !l.said {
-		l.schema = s
-	}
+	l.schema = s
 	mark := schemaMark(s)
+	l.takeOver(mark)
 	for i := range rows {
 		r := &rows[i]
 		k := l.kept[logKey{r.rel, mark}]
@@ -281,7 +281,7 @@ func (l *scanLog) begin() error {
 		s := snapshot{schema: *l.schema, mark: 1} // what the mark says depends on l.mark, too
 		s.writeSchema(w)
 	}
-	l.schema, l.said = nil, true
+	l.schema = nil
 	return l.write(w.b)
 }
 
@@ -305,6 +305,10 @@ func (l *scanLog) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.off = true
+	for _, p := range l.parts {
+		p.close()
+	}
+	l.parts = nil
 	if l.f != nil {
 		_ = l.f.Close() // what is lost is torn, and scanned again
 		l.f = nil

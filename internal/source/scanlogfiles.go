@@ -27,10 +27,10 @@ type logPart struct {
 	held bool // this process has its lock
 
 	seed       uint64
-	end, waste int64 // of what is whole, and how much of that counts no longer
-	has        []logKey
-	said       bool // it has the schema
-	foreign    bool // it is of another dataset, whose hash is the same
+	end, waste int64            // of what is whole, and how much of that counts no longer
+	has        map[logKey]int64 // how many bytes the entry of a file has there
+	said       bool             // it has the schema
+	foreign    bool             // it is of another dataset, whose hash is the same
 }
 
 func (p *logPart) close() { _ = p.f.Close() } // what is lost is torn, and scanned again
@@ -133,7 +133,7 @@ func openLog(path string) (*logPart, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &logPart{path: path, f: f}
+	p := &logPart{path: path, f: f, has: map[logKey]int64{}}
 	if p.held = lockLog(f); p.held && !isAt(f, path) { // another process removed it before it was locked
 		p.close()
 		return nil, nil
@@ -172,7 +172,6 @@ func (l *scanLog) open(rows, beside []scanned) {
 	}
 	l.mark, l.schemaKey = filesKey(beside), filesKey(rows)
 	l.kept, l.schemas = map[logKey]*scanned{}, map[uint64]record.Schema{}
-	var parts []*logPart // that this process has
 	for _, path := range l.paths {
 		p, err := openLog(path)
 		if p != nil {
@@ -188,19 +187,20 @@ func (l *scanLog) open(rows, beside []scanned) {
 				p.close()
 			}
 		default:
-			parts = append(parts, p)
+			l.parts = append(l.parts, p)
 		}
-	}
-	if len(parts) > 0 {
-		l.takeOver(parts)
 	}
 }
 
-// takeOver goes on with the first of the files that this process has, writes what the others hold into it, and removes
-// them.
-func (l *scanLog) takeOver(parts []*logPart) {
-	p := parts[0]
-	others := parts[1:]
+// takeOver goes on with the first of the files that this process has, writes what counts of the others into it, and
+// removes them. Entries of another schema than mark says count no longer.
+func (l *scanLog) takeOver(mark uint64) {
+	if len(l.parts) == 0 {
+		return
+	}
+	p := l.parts[0]
+	others := l.parts[1:]
+	l.parts = nil
 	defer func() {
 		for _, o := range others {
 			if !l.off {
@@ -214,6 +214,11 @@ func (l *scanLog) takeOver(parts []*logPart) {
 		return
 	}
 	l.path = p.path
+	for key, n := range p.has {
+		if key.mark != mark {
+			p.waste += n
+		}
+	}
 	anew := p.waste > p.end-p.waste+logWaste
 	if anew {
 		p.end, p.said, p.has = 0, false, nil
@@ -223,20 +228,16 @@ func (l *scanLog) takeOver(parts []*logPart) {
 		p.close()
 		return
 	}
-	l.f, l.size, l.seed, l.said = p.f, p.end, p.seed, p.said
+	l.f, l.size, l.seed = p.f, p.end, p.seed
+	if p.said {
+		l.schema = nil
+	}
 	if !anew && len(others) == 0 {
 		return
 	}
-	if s, ok := l.schemas[l.schemaKey]; ok && !l.said {
-		l.schema = &s
-	}
-	has := make(map[logKey]bool, len(p.has))
-	for _, key := range p.has {
-		has[key] = true
-	}
 	for _, key := range slices.SortedFunc(maps.Keys(l.kept), logKey.compare) {
-		if !has[key] {
-			l.add(l.kept[key], key.mark)
+		if _, has := p.has[key]; !has && key.mark == mark {
+			l.add(l.kept[key], mark)
 		}
 	}
 }

@@ -1,8 +1,11 @@
 package source
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/errs"
+	"larder/internal/record"
+	"larder/internal/source/packed"
 )
 
 // TestOnlyAScanLogThatIsNoneIsRemovedUnlocked: what cannot be opened because of what it is goes; where another error
@@ -154,5 +159,51 @@ func TestScanLogsOfTwoSchemasAreMerged(t *testing.T) {
 			}
 		}
 		must(t, os.Remove(bad))
+	}
+}
+
+// TestEntriesThatCountNoLongerAreWaste: a file that stays as it is leaves no heap of entries, neither while the schema
+// changes, since another file brings other fields, nor where it is scanned again, since its entry does not fit.
+func TestEntriesThatCountNoLongerAreWaste(t *testing.T) {
+	big := scanned{rel: "0.jsonl", st: fileMeta{size: 1 << 30}}
+	for i := range 5000 {
+		big.samples = append(big.samples, packed.Sample{Key: fmt.Sprintf("%0100d", i), Off: int64(100 * i), Size: 100})
+	}
+	for name, again := range map[string]struct {
+		schemas int
+		fits    error
+	}{
+		"other schema": {schemas: 12},
+		"does not fit": {schemas: 1, fits: errors.New("it does not")},
+	} {
+		index := t.TempDir()
+		c, e := open(t, index)
+		uri := "jsonl:" + t.TempDir()
+		check := func(*scanned) func(*packed.Sample) error { return func(*packed.Sample) error { return again.fits } }
+		// scan is one that fails behind the big file.
+		scan := func(try int) (kept bool) {
+			l := &scanLog{paths: c.logPaths(uri), uri: uri, log: c.log}
+			rows := []scanned{{rel: big.rel, st: big.st}, {rel: "1.jsonl", st: fileMeta{size: 9, mtime: int64(try)}}}
+			l.open(rows, nil)
+			defer l.close()
+			s := &record.Schema{Fields: []record.Field{{Name: fmt.Sprint("f", try%again.schemas), DType: record.Int64}}}
+			l.use(s, rows, check)
+			if !rows[0].kept {
+				l.add(&big, schemaMark(s))
+			}
+			return rows[0].kept
+		}
+		sizes := make([]int64, 0, 12)
+		for try := range cap(sizes) {
+			if scan(try) || again.fits == nil && !scan(try) {
+				t.Fatalf("%s: try %d: an entry counted that should not, or the other way round", name, try)
+			}
+			fi, err := os.Stat(logOf(t, index))
+			must(t, err)
+			sizes = append(sizes, fi.Size())
+		}
+		if one, most := sizes[0], slices.Max(sizes); most > 3*one+logWaste || most <= one || e.count("scan log") > 0 {
+			t.Errorf("%s: a log of %d bytes grew to %d: %v", name, one, most, sizes)
+		}
 	}
 }

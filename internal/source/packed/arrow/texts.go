@@ -1,9 +1,6 @@
 package arrow
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Lists of text are JSON: no array holds texts of several lengths, and lines of JSON give theirs so, too.
 
@@ -124,7 +121,9 @@ func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
 		}
 		out := make([][]byte, to-from)
 		for i := range out {
-			out[i] = joinJSON(inner[int64(i)*n : int64(i+1)*n])
+			if out[i], err = r.joined(c, inner[int64(i)*n : int64(i+1)*n]); err != nil {
+				return nil, err
+			}
 		}
 		return out, nil
 	}
@@ -139,7 +138,9 @@ func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
 			return nil, err
 		}
 		for i := range out {
-			out[i] = joinJSON(inner[all[i]-first : all[i+1]-first])
+			if out[i], err = r.joined(c, inner[all[i]-first : all[i+1]-first]); err != nil {
+				return nil, err
+			}
 		}
 		return out, nil
 	}
@@ -186,18 +187,21 @@ func (r *reader) meanings(c *Field, from, to int64) ([][]byte, error) {
 	return out, nil
 }
 
-// joinJSON is the list of some values.
-func joinJSON(values [][]byte) []byte {
-	n := 2
+// joined is a list of values as JSON: a copy of them all, beside which they are in memory still.
+func (r *reader) joined(c *Field, values [][]byte) ([]byte, error) {
+	n := int64(2)
 	for _, v := range values {
-		n += len(v) + 1
+		n += int64(len(v)) + 1
 	}
-	out := append(slices.Grow([]byte(nil), n), '[')
+	if err := r.room(c, n, 1); err != nil {
+		return nil, err
+	}
+	out := append(make([]byte, 0, n), '[')
 	for i, v := range values {
 		if i > 0 {
 			out = append(out, ',')
 		}
 		out = append(out, v...)
 	}
-	return append(out, ']')
+	return append(out, ']'), nil
 }

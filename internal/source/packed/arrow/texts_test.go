@@ -2,6 +2,7 @@ package arrow
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -52,7 +53,8 @@ func TestListsOfNothingNeedNoOffsets(t *testing.T) {
 	}
 }
 
-// What a list of text has in memory as JSON has a bound, however few bytes the file has of it.
+// What a list of text has in memory as JSON has a bound, however few bytes the file has of it: its texts and their
+// copy in the list.
 func TestListsOfTextAreBounded(t *testing.T) {
 	text := Field{Name: "x", Kind: Text, node: 1, buffer: 2, buffers: 3}
 	lists := Field{Name: "x", Kind: List, buffers: 2, Inner: []Field{text}}
@@ -63,13 +65,14 @@ func TestListsOfTextAreBounded(t *testing.T) {
 		text string
 		ok   bool
 	}{
-		{"letters", 1, strings.Repeat("x", most/2), true},
-		{"control bytes", 1, strings.Repeat("\x01", most/2), false},
-		{"quotes", 1, strings.Repeat("\"", most/2-100), true},
-		{"quotes beyond it", 1, strings.Repeat("\"", most/2), false},
+		{"letters", 1, strings.Repeat("x", most/2-100), true},
+		{"letters, and their copy is beyond it", 1, strings.Repeat("x", most/2), false},
+		{"control bytes", 1, strings.Repeat("\x01", most/4), false},
+		{"quotes", 1, strings.Repeat("\"", most/4-100), true},
+		{"quotes beyond it", 1, strings.Repeat("\"", most/4), false},
 		{"few without a letter", most / 64, "", true},
 		{"many without a letter", most / 8, "", false},
-		{"two that fit alone", 2, strings.Repeat("x", most/2), false},
+		{"two that fit alone", 2, strings.Repeat("x", most/2-100), false},
 	} {
 		at := make([]uint32, x.n+1)
 		for i := range at {
@@ -81,6 +84,28 @@ func TestListsOfTextAreBounded(t *testing.T) {
 		if x.ok && (err != nil || len(v.Data) != x.n*int(jsonSize([]byte(x.text))+1)+1) ||
 			!x.ok && (err == nil || !strings.Contains(err.Error(), "65536")) {
 			t.Errorf("%s: %d bytes, %v", x.what, len(v.Data), err)
+		}
+	}
+	// Lists in lists are a copy more each; in a list of a fixed length, too.
+	one := text
+	one.node, one.buffer = 2, 4
+	for name, x := range map[string]struct {
+		outer Field
+		rows  []int64
+		after [][]byte
+	}{
+		"lists": {Field{Name: "x", Kind: List, buffers: 2, Inner: []Field{{Name: "x", Kind: List, node: 1, buffer: 2,
+			buffers: 2, Inner: []Field{one}}}}, []int64{1, 1, 1}, [][]byte{nil, offsets(0, 1), nil, offsets(0, 1)}},
+		"fixed lists": {Field{Name: "x", Kind: FixedList, Width: 1, buffers: 1, Inner: []Field{{Name: "x", Kind: FixedList,
+			Width: 1, node: 1, buffer: 1, buffers: 1, Inner: []Field{{Name: "x", Kind: Text, node: 2, buffer: 2,
+				buffers: 3}}}}}, []int64{1, 1, 1}, [][]byte{nil, nil}},
+	} {
+		for n, ok := range map[int]bool{most/3 - 200: true, most / 3: false} {
+			buffers := append(slices.Clone(x.after), nil, offsets(0, uint32(n)), []byte(strings.Repeat("x", n)))
+			r := batchOf(x.rows, most, buffers...)
+			if v, err := r.read(&x.outer, 0); (err == nil) != ok || ok && len(v.Data) != n+6 {
+				t.Errorf("%s of %d letters: %d bytes, %v", name, n, len(v.Data), err)
+			}
 		}
 	}
 	for c := range 256 {
