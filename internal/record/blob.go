@@ -236,7 +236,7 @@ func (f *Field) Check(x *Value) error {
 	if x.Kind == Text && !utf8.Valid(x.Data) {
 		return fmt.Errorf("field %s: text that is not UTF-8", f.Name)
 	}
-	if x.DType == Bool && !allBool(x.Data) {
+	if x.DType == Bool && !AllBool(x.Data) {
 		return fmt.Errorf("field %s: a bool that is neither 0 nor 1", f.Name)
 	}
 	return nil
@@ -268,8 +268,8 @@ func (f *Field) fits(x *Value) error {
 	return nil
 }
 
-// allBool reports whether every byte is 0 or 1.
-func allBool(b []byte) bool {
+// AllBool reports whether every byte is 0 or 1.
+func AllBool(b []byte) bool {
 	const ones = 0x0101010101010101
 	for ; len(b) >= 8; b = b[8:] {
 		if le.Uint64(b)&^ones != 0 {

@@ -320,7 +320,7 @@ func FuzzValidate(f *testing.F) {
 				own.Fields[i].Shape = []int64{Ragged}
 			}
 			values = append(values, Content{Dims: x.Dims(), Data: x.Data})
-			if x.Kind == Text && !utf8.Valid(x.Data) || x.DType == Bool && !allBool(x.Data) {
+			if x.Kind == Text && !utf8.Valid(x.Data) || x.DType == Bool && !AllBool(x.Data) {
 				return
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -82,7 +83,10 @@ func FuzzTables(f *testing.F) {
 			if d.schema.Check() != nil {
 				continue
 			}
-			_ = d.each(s, func(Sample, []byte, error) error { return nil }) // each checks what the record is
+			err = d.each(s, func(Sample, []byte, error) error { return nil })
+			if bad, ok := errors.AsType[misfit](err); ok {
+				t.Fatalf("%s: %v", scheme, bad)
+			}
 		}
 	})
 }

@@ -350,6 +350,10 @@ func (r *arrayRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, e
 		if x.swap {
 			swapBytes(room, x.dtype.Size())
 		}
+		if x.dtype == record.Bool && !record.AllBool(room) {
+			return dst[:from], fmt.Errorf("field %s: row %d has a bool that is neither 0 nor 1: the file is damaged; "+
+				"write it again", r.schema.Fields[i].Name, s.Off)
+		}
 	}
 	return dst, nil
 }
