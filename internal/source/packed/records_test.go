@@ -220,7 +220,7 @@ func corpus(t testing.TB) map[string]disk {
 	arrays := map[string][]byte{"a": a, "b": b}
 	someTar := tarOf(t, member{"1.txt", "one"}, member{"1.cls", "3"}, member{"1.npy", string(b)},
 		member{"2.txt", strings.Repeat("x", 700)}, member{"2.cls", "4"}, member{"2.npy", string(b)})
-	return map[string]disk{
+	all := map[string]disk{
 		"npy:":                                   {"/d/a.npy": npyOf("<i4", []int64{5, 3}, random(xrand.New(1), 60))},
 		"npz:":                                   {"/d/a.npz": npzOf(t, zip.Store, arrays, "a", "b")},
 		"npz:deflated":                           {"/d/a.npz": npzOf(t, zip.Deflate, arrays, "a", "b")},
@@ -241,6 +241,8 @@ func corpus(t testing.TB) map[string]disk {
 		"mds:?fields=label,image,text": {"/d/a.mds": mdsOf([][]byte{[]byte("first"), bytes.Repeat([]byte("x"), 900)},
 			[]int64{7, 0}, "caption")},
 	}
+	maps.Copy(all, soundSets(t))
+	return all
 }
 
 // address reads the name of a dataset of the corpus.

@@ -177,7 +177,9 @@ func written(t *testing.T, out, seeds string, which ...string) map[string]string
 
 // sameCode are datasets that others of their kind are damaged for.
 var sameCode = []string{"columns_plain", "columns_decimals", "columns_old", "columns_pandas", "columns_nulls",
-	"columns_nulls_arrow", "columns_stream0", "sounds_raw", "sounds_bytes", "sounds_named", "sounds_chosen"}
+	"columns_nulls_arrow", "columns_stream0", "sounds_raw", "sounds_bytes", "sounds_named", "sounds_chosen",
+	"sounds_rated", "mds_sounds_bytes", "mds_sounds_chosen", "lmdb_sounds_bytes", "lmdb_sounds_rate",
+	"tfrecord_sounds_raw", "tfrecord_sounds_chosen", "tfrecord_sounds_rates"}
 
 // TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample, and then damages the files of the
 // last seed.
@@ -255,6 +257,8 @@ func damage(t *testing.T, whole dataset) {
 		t.Fatal(err)
 	}
 	refused, bad, other := 0, 0, 0
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	for i := range 400 {
 		at := (i / 2) * len(b) / 200
 		damaged := bytes.Clone(b[:at])
@@ -289,5 +293,11 @@ func damage(t *testing.T, whole dataset) {
 			t.Errorf("cut at byte %d of %d, and read", at, len(b))
 		}
 	}
-	t.Logf("of 200 cuts and 200 flips %d refused; %d samples bad, %d other", refused, bad, other)
+	runtime.ReadMemStats(&after)
+	taken := (after.TotalAlloc - before.TotalAlloc) / 400
+	if taken > 64<<20 {
+		t.Errorf("%d bytes of memory for each damaged file of %d", taken, len(b))
+	}
+	t.Logf("of 200 cuts and 200 flips %d refused; %d samples bad, %d other; %d bytes of memory each", refused, bad, other,
+		taken)
 }
