@@ -11,7 +11,6 @@ pixels, told the same way. OUT/SEED/FORMAT.uri is what larder is to read.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import random
@@ -23,20 +22,8 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-
-
-def value(x: Any) -> list[Any]:
-    """What is compared of one value."""
-    if isinstance(x, str):
-        b = x.encode()
-        return ["text", [len(b)], hashlib.sha256(b).hexdigest()]
-    if isinstance(x, bytes):
-        told = ["bytes", [len(x)], hashlib.sha256(x).hexdigest()]
-        if x.startswith((b"\x89PNG", b"\xff\xd8\xff")):
-            told.append(value(np.asarray(Image.open(io.BytesIO(x)).convert("RGB"))))
-        return told
-    a = np.ascontiguousarray(x)
-    return [str(a.dtype), list(np.shape(x)), hashlib.sha256(a.tobytes()).hexdigest()]
+from sound_files import sounds, sounds_packed
+from table_told import finish
 
 
 def image(rng: np.random.Generator, kind: str = "PNG") -> bytes:
@@ -45,12 +32,6 @@ def image(rng: np.random.Generator, kind: str = "PNG") -> bytes:
     out = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)).save(out, kind)
     return out.getvalue()
-
-
-def finish(out: Path, name: str, rows: list[dict[str, Any]], uri: str) -> None:
-    """Writes what larder is to read, and what it is to give."""
-    (out / f"{name}.json").write_text(json.dumps([{k: value(v) for k, v in r.items()} for r in rows]))
-    (out / f"{name}.uri").write_text(uri)
 
 
 def tfrecord(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
@@ -458,40 +439,6 @@ def columns(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
         finish(out, f"columns_stream{deltas:d}", rows, f"hf:{path}?nulls=default")
 
 
-def sounds(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
-    """Hugging Face's Audio, saved by datasets as Arrow and as Parquet; and a column of bytes that ?audio= names. The
-    files are soundfile's, which reads them, too.
-    """
-    import datasets
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    import soundfile
-
-    files, read = [], []
-    for _ in range(pick.randint(5, 20)):
-        data = rng.integers(-(2**15), 2**15, (pick.randint(1, 400), pick.randint(1, 2)), dtype=np.int16)
-        file = io.BytesIO()
-        soundfile.write(file, data, pick.choice([8000, 44100]), format=pick.choice(["WAV", "FLAC"]), subtype="PCM_16")
-        files.append(file.getvalue())
-        samples, rate = soundfile.read(io.BytesIO(files[-1]), dtype="float32", always_2d=True)
-        read.append((np.ascontiguousarray(samples.T), np.int64(rate)))
-    features = datasets.Features({"audio": datasets.Audio(decode=False), "n": datasets.Value("int64")})
-    rows = {"audio": [{"bytes": f, "path": None} for f in files], "n": list(range(len(files)))}
-    data = datasets.Dataset.from_dict(rows, features=features)
-    want = [{"audio": s, "audio_rate": r, "n": np.int64(i)} for i, (s, r) in enumerate(read)]
-    data.save_to_disk(str(out / "sounds"), num_shards=2)
-    finish(out, "sounds_hf", want, f"hf:{out}/sounds")
-    data.to_parquet(str(out / "sounds.parquet"), batch_size=pick.randint(2, 9))
-    finish(out, "sounds_parquet", want, f"parquet:{out}/sounds.parquet")
-    kept = [{"audio": f, "n": np.int64(i)} for i, f in enumerate(files)]
-    finish(out, "sounds_raw", kept, f"parquet:{out}/sounds.parquet?raw=audio")
-    pq.write_table(pa.table({"clip": files}), out / "clips.parquet")
-    finish(out, "sounds_bytes", [{"clip": f} for f in files], f"parquet:{out}/clips.parquet")
-    want = [{"clip": s, "clip_rate": r} for s, r in read]
-    finish(out, "sounds_named", want, f"parquet:{out}/clips.parquet?audio=clip")
-    finish(out, "sounds_chosen", want, f"parquet:{out}/clips.parquet?audio=clip&fields=clip")
-
-
 def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     """Biopython's writer, plain and with its bgzip, with the index that pyfaidx makes and without; pyfaidx's reader."""
     from Bio import SeqIO, bgzf
@@ -531,6 +478,7 @@ FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] =
     "pixels": pixels,
     "columns": columns,
     "sounds": sounds,
+    "sounds_packed": sounds_packed,
 }
 
 

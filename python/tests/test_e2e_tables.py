@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real import formats
-from table_files import value
+from table_told import value
 
 import larder
 
@@ -92,7 +92,7 @@ def test_a_damaged_record_costs_its_own_sample(real, tables, tmp_path):
         ("hf:{0}/1/hf?split=val", "has the splits train, test"),
         ("hf:{0}/1", "no state.json"),
         ("lmdb:{0}/1", "no data.mdb"),
-        ("lmdb:{0}/1/lmdb_text?value=jpeg", "not one of image, bytes"),
+        ("lmdb:{0}/1/lmdb_text?value=jpeg", "not one of image, audio, bytes"),
         ("parquet:{0}/1/parquet?fields=id,nothing", 'names "nothing"'),
         ("parquet:{0}/nowhere/*.parquet", "no file fits"),
         ("tfrecord:{0}/1", "has no *.tfrecord"),

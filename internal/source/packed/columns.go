@@ -79,6 +79,9 @@ func (t *arrowColumns) columns(a Address) ([]arrowColumn, error) {
 			return nil, err
 		}
 	}
+	if err := b.checkAudio(); err != nil {
+		return nil, err
+	}
 	want := a.Fields()
 	if want == nil {
 		if len(b.refused) > 0 {
@@ -102,10 +105,10 @@ func (t *arrowColumns) columns(a Address) ([]arrowColumn, error) {
 		out[i] = b.out[k]
 	}
 	for i := range out { // as those of tars, a sound comes with its rate
-		c := out[i]
-		if c.sound == soundSamples && !slices.Contains(want, rateName(c.field.Name)) {
-			c.field, c.sound = scalarField(rateName(c.field.Name), record.Int64), soundRate
-			out = append(out, c)
+		rate := rateName(out[i].field.Name)
+		k := slices.IndexFunc(b.out, func(c arrowColumn) bool { return c.field.Name == rate })
+		if out[i].sound == soundSamples && k >= 0 && !slices.Contains(want, rate) {
+			out = append(out, b.out[k])
 		}
 	}
 	return out, nil

@@ -175,7 +175,7 @@ var args = map[string]map[string]check{
 	"idx":      {"split": oneOf("train", "test")},
 	"jsonl":    {"fields": names},
 	"wds":      {"fields": names},
-	"mds":      {"fields": names},
+	"mds":      {"fields": names, "audio": names},
 	"npz":      {"fields": names},
 	"csv":      {"fields": names, "delimiter": oneOf("comma", "semicolon", "tab", "pipe")},
 	"tokens": {"seq_len": number(1, maxSeqLen), "stride": number(1, math.MaxInt32), "doc": docID,
@@ -187,8 +187,9 @@ var args = map[string]map[string]check{
 	"hf":       {"split": someName, "fields": names, "raw": names, "audio": names, "nulls": oneOf("default")},
 	"fasta":    {"fields": names, "sequence": oneOf("text", "uint8")},
 	"parquet":  {"fields": names, "raw": names, "audio": names, "nulls": oneOf("default")},
-	"tfrecord": {"fields": names, "text": names, "raw": names},
-	"lmdb":     {"value": oneOf(lmdbImage, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName, "fields": names},
+	"tfrecord": {"fields": names, "text": names, "raw": names, "audio": names},
+	"lmdb": {"value": oneOf(lmdbImage, lmdbAudio, lmdbBytes, lmdbText, lmdbMsgpack), "db": someName,
+		"fields": names},
 }
 
 // Schemes are the schemes of all formats.

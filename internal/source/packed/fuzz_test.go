@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	pq "github.com/parquet-go/parquet-go"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // tfRecordOf writes records as TensorFlow does.
@@ -26,7 +27,9 @@ func tfRecordOf(records ...[]byte) []byte {
 
 // exampleOf is a tf.Example of one feature: BYTES, one int64 7, one float.
 func exampleOf(key string, list []byte) []byte {
-	message := func(num byte, b []byte) []byte { return append([]byte{num<<3 | 2, byte(len(b))}, b...) }
+	message := func(num protowire.Number, b []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), b)
+	}
 	entry := append(message(1, []byte(key)), message(2, list)...)
 	return message(1, message(1, entry))
 }

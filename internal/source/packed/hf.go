@@ -363,8 +363,10 @@ func cmpErr(err error, words string) error {
 
 type hfRows struct {
 	*arrowTable
-	a      Address
-	stored *record.Schema
+	a       Address
+	stored  *record.Schema
+	sources []tableSource
+	hear    hearing
 }
 
 func (h hf) Open(ctx context.Context, a Address, f File) (Rows, error) {
@@ -375,7 +377,8 @@ func (h hf) Open(ctx context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hfRows{t, a, storedColumns(f.Schema, t.columns, t.files[0].Schema.Fields)}, nil
+	stored := storedColumns(f.Schema, t.columns, t.files[0].Schema.Fields)
+	return &hfRows{t, a, stored, sourcesOf(t.columns), hear}, nil
 }
 
 func (r *hfRows) Close() error {
@@ -405,20 +408,15 @@ func (r *hfRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, erro
 	}
 	f = f.From(batch)
 	values := make([]record.Content, len(r.columns))
-	err = gathered(g, len(values), func(i int) (err error) {
-		c := &r.columns[i]
+	err = gathered(g, len(r.sources), func(i int) error {
+		c := r.sources[i].column
 		v, err := r.value(f, c, in)
 		if err != nil {
 			return err
 		}
-		if values[i] = (record.Content{Dims: v.Dims, Data: v.Data}); v.Null {
-			if values[i], err = c.null(r.a); err != nil {
-				return fmt.Errorf("column %q %w", c.field.Name, err)
-			}
-		} else if c.sound != 0 {
-			if values[i], err = c.heard(v.Data); err != nil {
-				return fmt.Errorf("column %q %w", c.field.Name, err)
-			}
+		err = r.sources[i].put(values, r.columns, record.Content{Dims: v.Dims, Data: v.Data}, v.Null, r.a, r.hear)
+		if err != nil {
+			return fmt.Errorf("column %q %w", c.field.Name, err)
 		}
 		return nil
 	})

@@ -14,7 +14,7 @@ import (
 )
 
 // lmdbFiles are LMDB environments whose values are samples: image files, as CoorDL and most scripts of vision papers
-// write them, msgpack of an image and a label (Joader), text or bytes.
+// write them, files of sound, msgpack of an image and a label (Joader), text or bytes.
 type lmdbFiles struct{ identity }
 
 func (lmdbFiles) Scheme() string { return "lmdb" }
@@ -50,6 +50,7 @@ func (lmdbFiles) Files(a Address) (files, beside []string, err error) {
 
 const (
 	lmdbImage   = "image"
+	lmdbAudio   = "audio"
 	lmdbBytes   = "bytes"
 	lmdbText    = "text"
 	lmdbMsgpack = "msgpack"
@@ -90,6 +91,9 @@ func (lmdbFiles) Schema(
 	switch kind {
 	case lmdbImage:
 		fields = append(fields, imageField("image"))
+	case lmdbAudio:
+		samples, rate := soundFields("audio")
+		fields = append(fields, samples, rate)
 	case lmdbMsgpack:
 		fields = append(fields, imageField("image"), scalarField("label", record.Int64))
 	case lmdbText:
@@ -97,8 +101,8 @@ func (lmdbFiles) Schema(
 	default:
 		fields = append(fields, bytesField("value"))
 	}
-	fields, err = choose(fields, a)
-	return record.Schema{Fields: fields}, err
+	chosen, err := choose(fields, a)
+	return record.Schema{Fields: withRates(chosen, fields)}, err
 }
 
 // lmdbKind looks at the first values of a database.
@@ -107,7 +111,7 @@ func lmdbKind(ctx context.Context, a Address, f Other) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	images, others := 0, 0
+	images, sounds, others := 0, 0, 0
 	_, err = db.Each(ctx, func(key []byte, off, size int64) error {
 		if lmdbMeta(key) {
 			return nil
@@ -119,6 +123,8 @@ func lmdbKind(ctx context.Context, a Address, f Other) (string, error) {
 		switch {
 		case isImageFile(head):
 			images++
+		case isSoundFile(head):
+			sounds++
 		case size > 3 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5:
 			last := make([]byte, 1)
 			if err := readFull(f, last, off+size-1); err != nil {
@@ -131,7 +137,7 @@ func lmdbKind(ctx context.Context, a Address, f Other) (string, error) {
 		default:
 			others++
 		}
-		if images+others >= lmdbProbes {
+		if images+sounds+others >= lmdbProbes {
 			return errEnough
 		}
 		return nil
@@ -139,14 +145,20 @@ func lmdbKind(ctx context.Context, a Address, f Other) (string, error) {
 	if err != nil && !errors.Is(err, errEnough) {
 		return "", err
 	}
-	if images > 0 && others == 0 {
+	switch all := images + sounds + others; {
+	case all == others:
+		return lmdbBytes, nil
+	case all == images:
 		return lmdbImage, nil
-	}
-	if images > 0 {
+	case all == sounds:
+		return lmdbAudio, nil
+	case images > 0:
 		return "", fmt.Errorf("of its first %d values %d are image files; ?value=image or ?value=bytes says what they are",
-			images+others, images)
+			all, images)
+	default:
+		return "", fmt.Errorf("of its first %d values %d are files of sound; ?value=audio or ?value=bytes says what they are",
+			all, sounds)
 	}
-	return lmdbBytes, nil
 }
 
 // lmdbKey is a key as a name: text as it is, others in hexadecimal digits behind 0x.
@@ -199,13 +211,17 @@ type lmdbRows struct {
 	f       File
 	stored  *record.Schema
 	msgpack bool
+	sound   soundInto // of values that are sound
+	hear    hearing
 }
 
 func (lmdbFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if f.Schema == nil {
 		return nil, errNoSchema
 	}
-	return &lmdbRows{f, storedSchema(f.Schema), a.Args["value"] == lmdbMsgpack}, nil
+	r := &lmdbRows{f: f, stored: storedSchema(f.Schema), msgpack: a.Args["value"] == lmdbMsgpack, hear: hear}
+	r.sound, _ = soundOf(f.Schema, "audio")
+	return r, nil
 }
 
 func (*lmdbRows) Close() error { return nil }
@@ -227,8 +243,14 @@ func (r *lmdbRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, er
 		}
 	}
 	values := make([]record.Content, len(r.stored.Fields))
+	if r.sound != (soundInto{-1, -1}) {
+		if err := r.sound.put(values, b, r.hear); err != nil {
+			return nil, fmt.Errorf("at byte %d: its value %w; ?value=bytes gives values as they are", s.Off, err)
+		}
+	}
 	for i := range values {
 		switch r.stored.Fields[i].Name {
+		case "audio", rateName("audio"):
 		case "key":
 			values[i].Data = []byte(s.Key)
 		case "label":

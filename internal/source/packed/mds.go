@@ -295,9 +295,9 @@ func (s *shard) place(i int64) (from, to int64, err error) {
 
 func (s *shard) offset(i int64) int64 { return int64(binary.LittleEndian.Uint32(s.offsets[4*i:])) }
 
-func (m mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) error) (Found, error) {
+func (m mds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
 	if !isPackedShard(f.Path) {
-		return scanShard(ctx, f, emit)
+		return scanShard(ctx, a, f, emit)
 	}
 	u, err := openUnpacked(f.Path, f.ReaderAt, f.Size, m.raw[f.Path])
 	if err != nil {
@@ -306,7 +306,7 @@ func (m mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) erro
 	defer u.close()
 	f.ReaderAt, f.Size = u, u.size
 	number := int64(0)
-	found, err := scanShard(ctx, f, func(s Sample) error {
+	found, err := scanShard(ctx, a, f, func(s Sample) error {
 		s.Off = number
 		number++
 		return emit(s)
@@ -318,7 +318,7 @@ func (m mds) Scan(ctx context.Context, _ Address, f File, emit func(Sample) erro
 }
 
 // scanShard reads the heads of all samples, in the order in which they lie.
-func scanShard(ctx context.Context, f File, emit func(Sample) error) (Found, error) {
+func scanShard(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
 	found := Found{Skipped: map[string]int{}}
 	c, err := openShard(f.ReaderAt, f.Size)
 	if err != nil {
@@ -326,7 +326,7 @@ func scanShard(ctx context.Context, f File, emit func(Sample) error) (Found, err
 	}
 	if f.Schema == nil {
 		err = c.needImage()
-	} else if err = c.fits(f.Schema); c.label >= 0 && c.Encodings[c.label] == "str" {
+	} else if err = c.fits(a, f.Schema); c.label >= 0 && c.Encodings[c.label] == "str" {
 		c.label = -1
 	}
 	if err != nil {

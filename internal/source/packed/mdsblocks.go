@@ -204,6 +204,7 @@ func (u *unpackedShard) close() { _ = u.in.Close() } // nothing was written, so 
 // packedShard are samples of a compressed shard.
 type packedShard struct {
 	File
+	a   Address
 	key string // "" = samples are images
 }
 
@@ -211,7 +212,7 @@ func openPackedShard(a Address, f File) Rows {
 	if f.Schema == nil {
 		return &packedShard{File: f}
 	}
-	return &packedShard{f, f.blockKey(a)}
+	return &packedShard{f, a, f.blockKey(a)}
 }
 
 func (r *packedShard) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
@@ -252,7 +253,7 @@ func (r *packedShard) records(ctx context.Context, out spool.Writer) error {
 	return r.each(ctx, func(c *columns, raw []byte) error {
 		if rows == nil {
 			var err error
-			if rows, err = newMDSRows(&shard{columns: *c}, r.Schema); err != nil {
+			if rows, err = newMDSRows(&shard{columns: *c}, r.a, r.Schema); err != nil {
 				return err
 			}
 		}

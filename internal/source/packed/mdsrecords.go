@@ -14,7 +14,8 @@ import (
 	"larder/internal/record"
 )
 
-// Samples of MDS are records when ?fields= names columns, or when no column is an image. A field is a column.
+// Samples of MDS are records when ?fields= names columns, when no column is an image, or when ?audio= names columns of
+// bytes that hold sound. A field is a column, or the rate of a sound.
 
 // ByFirst implements ByFirst.
 func (mds) ByFirst() {}
@@ -56,8 +57,11 @@ func schemaOfShard(a Address, path string, f Other) (fields []record.Field, imag
 		return nil, false, err
 	}
 	asked := a.Fields()
-	if asked == nil && c.image >= 0 {
+	if asked == nil && c.image >= 0 && a.audio() == nil {
 		return nil, true, nil
+	}
+	if err := c.checkAudio(a); err != nil {
+		return nil, false, err
 	}
 	if asked == nil {
 		asked = c.Names
@@ -70,18 +74,56 @@ func schemaOfShard(a Address, path string, f Other) (fields []record.Field, imag
 	if err != nil {
 		return nil, false, fmt.Errorf("sample 0, at byte %d: %w", c.offset(0), err)
 	}
-	for _, name := range asked {
-		i := slices.Index(c.Names, name)
+	for _, name := range c.withRates(a, asked) {
+		i, is := c.find(a, name)
 		if i < 0 {
 			return nil, false, fmt.Errorf("it has no column %q, only %s", name, strings.Join(c.Names, ", "))
 		}
-		field, err := c.field(i, values[i])
+		field, err := c.field(i, is, values[i])
 		if err != nil {
 			return nil, false, fmt.Errorf("column %q: %w", name, err)
 		}
 		fields = append(fields, field)
 	}
 	return fields, false, nil
+}
+
+// withRates are names of fields with those of the rates of sounds, each behind its sound.
+func (c *columns) withRates(a Address, asked []string) []string {
+	var out []string
+	for _, name := range asked {
+		out = append(out, name)
+		if _, is := c.find(a, name); is == soundSamples && !slices.Contains(asked, rateName(name)) {
+			out = append(out, rateName(name))
+		}
+	}
+	return out
+}
+
+// checkAudio checks the names of ?audio=.
+func (c *columns) checkAudio(a Address) error {
+	for _, name := range a.audio() {
+		if i := slices.Index(c.Names, name); i < 0 {
+			return fmt.Errorf("?audio= names %q, and there are %s", name, quoted(c.Names))
+		} else if c.Encodings[i] != "bytes" {
+			return fmt.Errorf("?audio= names %q, which is %s; sound lies in columns of bytes", name, c.Encodings[i])
+		}
+	}
+	return nil
+}
+
+// find is the column of which a field is made; -1 = there is none. is says what the field has of a sound.
+func (c *columns) find(a Address, name string) (column int, is sound) {
+	if i := slices.Index(c.Names, name); i >= 0 {
+		if a.wants("audio", name) && c.Encodings[i] == "bytes" {
+			return i, soundSamples
+		}
+		return i, 0
+	}
+	if of, ok := strings.CutSuffix(name, rateName("")); ok && a.wants("audio", of) {
+		return slices.Index(c.Names, of), soundRate
+	}
+	return -1, 0
 }
 
 // openBeginning opens a shard of so many bytes, for its columns and its first sample. The caller calls end.
@@ -149,9 +191,15 @@ var mdsTypes = map[byte]record.DType{8: record.Uint8, 9: record.Int8, 16: record
 	18: record.Float16, 32: record.Uint32, 33: record.Int32, 34: record.Float32, 64: record.Uint64, 65: record.Int64,
 	66: record.Float64}
 
-// field describes column i, by its encoding and a value of it.
-func (c *columns) field(i int, value []byte) (record.Field, error) {
+// field describes column i, or what a field has of a sound in there, by its encoding and a value of it.
+func (c *columns) field(i int, is sound, value []byte) (record.Field, error) {
 	name, encoding := c.Names[i], c.Encodings[i]
+	switch samples, rate := soundFields(name); is {
+	case soundSamples:
+		return samples, nil
+	case soundRate:
+		return rate, nil
+	}
 	if d, ok := mdsScalars[encoding]; ok {
 		return scalarField(name, d), nil
 	}
@@ -233,21 +281,21 @@ func mdsArray(encoding string, b []byte) (x array, err error) {
 }
 
 // fits checks that a shard has the columns of a schema, with encodings that give its fields.
-func (c *columns) fits(s *record.Schema) error {
+func (c *columns) fits(a Address, s *record.Schema) error {
 	for i := range s.Fields {
 		f := &s.Fields[i]
-		k := slices.Index(c.Names, f.Name)
+		k, is := c.find(a, f.Name)
 		if k < 0 {
 			return fmt.Errorf("it has no column %q, as other shards have", f.Name)
 		}
 		if strings.HasPrefix(c.Encodings[k], "ndarray") {
 			continue // values are checked when they are read
 		}
-		is, err := c.field(k, nil)
+		here, err := c.field(k, is, nil)
 		if err != nil {
 			return fmt.Errorf("column %q: %w", f.Name, err)
 		}
-		if is.Kind != f.Kind || is.DType != f.DType || !slices.Equal(is.Shape, f.Shape) {
+		if here.Kind != f.Kind || here.DType != f.DType || !slices.Equal(here.Shape, f.Shape) {
 			return fmt.Errorf("column %q is %s, unlike that of other shards", f.Name, c.Encodings[k])
 		}
 	}
@@ -259,7 +307,15 @@ type mdsRows struct {
 	*shard
 	size   int64
 	stored record.Schema
-	column []int
+	column []int // of each field; -1 = it is of a sound
+	sounds []mdsSound
+	hear   hearing
+}
+
+// mdsSound is a column of sound.
+type mdsSound struct {
+	column int
+	soundInto
 }
 
 func (mds) Open(_ context.Context, a Address, f File) (Rows, error) {
@@ -270,7 +326,7 @@ func (mds) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := newMDSRows(c, f.Schema)
+	r, err := newMDSRows(c, a, f.Schema)
 	if err != nil {
 		return nil, err
 	}
@@ -279,19 +335,37 @@ func (mds) Open(_ context.Context, a Address, f File) (Rows, error) {
 }
 
 // newMDSRows makes records of the columns of a shard.
-func newMDSRows(c *shard, s *record.Schema) (*mdsRows, error) {
-	if err := c.fits(s); err != nil {
+func newMDSRows(c *shard, a Address, s *record.Schema) (*mdsRows, error) {
+	if err := c.fits(a, s); err != nil {
 		return nil, err
 	}
-	r := &mdsRows{shard: c}
+	r := &mdsRows{shard: c, hear: hear}
 	images := make([]bool, len(s.Fields))
 	for i := range s.Fields {
-		k := slices.Index(c.Names, s.Fields[i].Name)
-		r.column = append(r.column, k)
+		k, is := c.find(a, s.Fields[i].Name)
 		images[i] = c.Encodings[k] == "jpeg" || c.Encodings[k] == "png"
+		if is != 0 {
+			r.sound(k, i, is)
+			k = -1
+		}
+		r.column = append(r.column, k)
 	}
 	r.stored = Stored(s, images)
 	return r, nil
+}
+
+// sound notes that a field is made of a column of sound.
+func (r *mdsRows) sound(column, field int, is sound) {
+	k := slices.IndexFunc(r.sounds, func(s mdsSound) bool { return s.column == column })
+	if k < 0 {
+		k = len(r.sounds)
+		r.sounds = append(r.sounds, mdsSound{column, soundInto{-1, -1}})
+	}
+	if is == soundSamples {
+		r.sounds[k].samples = field
+	} else {
+		r.sounds[k].rate = field
+	}
 }
 
 func (r *mdsRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
@@ -312,7 +386,15 @@ func (r *mdsRows) append(dst, raw []byte) ([]byte, error) {
 		return dst, err
 	}
 	values := make([]record.Content, len(r.column))
+	for _, s := range r.sounds {
+		if err := s.put(values, columns[s.column], r.hear); err != nil {
+			return dst, fmt.Errorf("column %q %w", r.Names[s.column], err)
+		}
+	}
 	for i, k := range r.column {
+		if k < 0 {
+			continue
+		}
 		if values[i], err = columnContent(columns[k], r.Encodings[k], &r.stored.Fields[i]); err != nil {
 			return dst, fmt.Errorf("column %q: %w", r.Names[k], err)
 		}

@@ -201,6 +201,7 @@ type parquetRows struct {
 	stored *record.Schema
 	spool  spool.Spool
 	key    string
+	hear   hearing
 }
 
 func (parquetFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
@@ -211,7 +212,8 @@ func (parquetFiles) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &parquetRows{t, a, storedColumns(f.Schema, t.columns, t.Fields), f.Spool, f.blockKey(a)}, nil
+	return &parquetRows{t, a, storedColumns(f.Schema, t.columns, t.Fields), f.Spool, f.blockKey(a),
+		hear}, nil
 }
 
 func (*parquetRows) Close() error { return nil }
@@ -239,9 +241,10 @@ func (r *parquetRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte,
 
 // make adds the records of a row group.
 func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error {
-	leaves := make([]*arrow.Field, len(r.columns))
-	for i := range r.columns {
-		leaves[i], _ = r.columns[i].at(r.Fields)
+	sources := sourcesOf(r.columns)
+	leaves := make([]*arrow.Field, len(sources))
+	for i := range sources {
+		leaves[i], _ = sources[i].column.at(r.Fields)
 	}
 	values := make([]record.Content, len(r.columns))
 	first := r.Groups[group].First
@@ -257,19 +260,16 @@ func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error
 	}
 	return f.Each(ctx, group, leaves, func(n int64, cells []parquet.Cell) error {
 		for i := range cells {
-			values[i] = record.Content{Dims: cells[i].Dims, Data: cells[i].Data}
 			err := cells[i].Err
-			if cells[i].Null {
-				values[i], err = r.columns[i].null(r.a)
-			}
-			if c := &r.columns[i]; c.sound != 0 && err == nil && !cells[i].Null {
-				values[i], err = c.heard(cells[i].Data)
+			if cells[i].Null || err == nil {
+				v := record.Content{Dims: cells[i].Dims, Data: cells[i].Data}
+				err = sources[i].put(values, r.columns, v, cells[i].Null, r.a, r.hear)
 			}
 			if errors.Is(err, ErrNoValue) {
 				return w.Add([]byte(noRecord))
 			}
 			if err != nil {
-				return w.Add(badRecord("row %d: column %q %v", first+n, r.columns[i].field.Name, err))
+				return w.Add(badRecord("row %d: column %q %v", first+n, sources[i].column.field.Name, err))
 			}
 		}
 		var err error
@@ -290,7 +290,10 @@ func (t *arrowColumns) like(a Address, schema *record.Schema) ([]arrowColumn, er
 			return f.Name == c.field.Name && IsImage(&f)
 		}), nil
 	}
-	t.isSound = func(c *arrowColumn) (bool, error) { return hasSound(schema, c.field.Name), nil }
+	t.isSound = func(c *arrowColumn) (bool, error) {
+		_, is := soundOf(schema, c.field.Name)
+		return is, nil
+	}
 	columns, err := t.columns(a)
 	if err != nil {
 		return nil, err

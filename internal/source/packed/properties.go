@@ -204,8 +204,8 @@ func (mds) PropertyNames(
 		var names []string
 		for i := 0; err == nil && c.n > 0 && i < len(c.Names); i++ {
 			fields, _, err := schemaOfShard(ForProperty(a, c.Names[i]), path, f)
-			if err == nil && IsProperty(&fields[0]) {
-				names = append(names, c.Names[i])
+			if err == nil {
+				names = append(names, PropertyNamesOf(&record.Schema{Fields: fields})...)
 			}
 		}
 		_ = f.Close() // nothing was written, so nothing can be lost

@@ -257,7 +257,7 @@ func corpus(t testing.TB) map[string]disk {
 	someTar := tarOf(t, members...)
 	moreJSON, moreCSV, moreText := moreRows(113)
 	jsonl, csv := []byte(jsonLines+moreJSON), []byte(csvRowsText+moreCSV)
-	return map[string]disk{
+	all := map[string]disk{
 		"npy:":                                   {"/d/a.npy": npyOf("<i4", []int64{305, 3}, random(xrand.New(1), 305*12))},
 		"npz:":                                   {"/d/a.npz": npzOf(t, zip.Store, arrays, "a", "b")},
 		"npz:bools":                              {"/d/a.npz": npzOf(t, zip.Store, arrays, "a", "ok")},
@@ -278,6 +278,8 @@ func corpus(t testing.TB) map[string]disk {
 		"wds:zst":                      {"/d/a.tar.zst": zstded(t, someTar)},
 		"mds:?fields=label,image,text": {"/d/a.mds": mdsOf(images, labels, "caption")},
 	}
+	maps.Copy(all, soundSets(t))
+	return all
 }
 
 // address reads the name of a dataset of the corpus.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 
 	"larder/internal/record"
 )
 
-// A column of bytes holds files of sound where Hugging Face's feature Audio says so and the first value is one that is
-// read, or where ?audio= names it. Bytes that only look like sound stay bytes.
+// A file of sound gives a record two fields: its samples, and its rate in NAME_rate, unless the file of the dataset has
+// a field of that name itself. wds knows sound by its extension. A column of Parquet or Arrow holds it where Hugging
+// Face's feature Audio says so and the first value is one that is read; LMDB and TFRecord where values begin as sound
+// does, as with images there. ?audio= says it, too.
 
 // sound is what a field has of a file of sound; 0 = it is none.
 type sound uint8
@@ -24,15 +27,93 @@ func isSoundFile(b []byte) bool {
 	return bytes.HasPrefix(b, []byte("fLaC")) || len(b) >= 12 && string(b[:4]) == "RIFF" && string(b[8:12]) == "WAVE"
 }
 
-// hasSound reports whether a schema has a column as sound.
-func hasSound(s *record.Schema, name string) bool {
-	return slices.ContainsFunc(s.Fields, func(f record.Field) bool {
-		return f.Name == name && f.Kind == record.Array && f.DType == record.Float32 ||
-			f.Name == rateName(name) && f.Kind == record.Scalar && f.DType == record.Int64
-	})
+// rateName is the field of the sample rate of a sound.
+func rateName(name string) string { return name + "_rate" }
+
+// soundFields are the fields of a sound, as a tar has them.
+func soundFields(name string) (samples, rate record.Field) {
+	return looseArray(name, record.Float32, 2), scalarField(rateName(name), record.Int64)
 }
 
-// sounds adds the fields of a column of sound, as a tar has them; false = it is none.
+// isSamples reports whether a field may hold the samples of a sound, isRate its rate.
+func isSamples(f *record.Field) bool {
+	return f.Kind == record.Array && f.DType == record.Float32 &&
+		slices.Equal(f.Shape, []int64{record.Ragged, record.Ragged})
+}
+
+func isRate(f *record.Field) bool { return f.Kind == record.Scalar && f.DType == record.Int64 }
+
+// fieldNamed is the place of a field in a schema; -1 = it has none of that name.
+func fieldNamed(s *record.Schema, name string) int {
+	return slices.IndexFunc(s.Fields, func(f record.Field) bool { return f.Name == name })
+}
+
+// soundOf is where a sound goes in a record of a schema; false = nothing of it does.
+func soundOf(s *record.Schema, name string) (soundInto, bool) {
+	to := soundInto{fieldNamed(s, name), fieldNamed(s, rateName(name))}
+	if to.samples >= 0 && !isSamples(&s.Fields[to.samples]) {
+		return soundInto{-1, -1}, false
+	}
+	if to.rate >= 0 && !isRate(&s.Fields[to.rate]) {
+		to.rate = -1
+	}
+	return to, to.samples >= 0 || to.rate >= 0
+}
+
+// audio are the names of ?audio=.
+func (a Address) audio() []string {
+	if a.Args["audio"] == "" {
+		return nil
+	}
+	return strings.Split(a.Args["audio"], ",")
+}
+
+// hearing decodes a file of sound.
+type hearing func(b []byte) (samples, rate record.Content, err error)
+
+// hear decodes a .wav or a .flac. Errors follow what the file is called.
+func hear(b []byte) (samples, rate record.Content, err error) {
+	read := wave
+	if bytes.HasPrefix(b, []byte("fLaC")) {
+		read = flacSound
+	}
+	if samples, rate, err = read(b); err != nil {
+		err = fmt.Errorf("is no sound that is read (wav, flac): %w", err)
+	}
+	return samples, rate, err
+}
+
+// soundInto is where a file of sound goes in a record, by the numbers of fields; -1 = that is not asked for.
+type soundInto struct{ samples, rate int }
+
+// put decodes a file of sound, once for both fields.
+func (to soundInto) put(values []record.Content, b []byte, hear hearing) error {
+	samples, rate, err := hear(b)
+	if err != nil {
+		return err
+	}
+	if to.samples >= 0 {
+		values[to.samples] = samples
+	}
+	if to.rate >= 0 {
+		values[to.rate] = rate
+	}
+	return nil
+}
+
+// withRates adds the rates of sounds behind chosen fields of all, where they are not chosen by themselves.
+func withRates(chosen, all []record.Field) []record.Field {
+	s, out := record.Schema{Fields: all}, record.Schema{Fields: slices.Clone(chosen)}
+	for i := range chosen {
+		k := fieldNamed(&s, rateName(chosen[i].Name))
+		if isSamples(&chosen[i]) && k >= 0 && fieldNamed(&out, all[k].Name) < 0 {
+			out.Fields = append(out.Fields, all[k])
+		}
+	}
+	return out.Fields
+}
+
+// sounds adds the fields of a column of sound; false = it is none.
 func (b *columnBuilder) sounds(c *arrowColumn, name string) (bool, error) {
 	is := b.a.wants("audio", name)
 	if feature, ok := b.features[name]; !is && ok && feature.Type == "Audio" && !b.a.wants("raw", name) {
@@ -45,24 +126,85 @@ func (b *columnBuilder) sounds(c *arrowColumn, name string) (bool, error) {
 		return false, nil
 	}
 	samples, rate := *c, *c
-	samples.field, samples.sound = looseArray(name, record.Float32, 2), soundSamples
-	rate.field, rate.sound = scalarField(rateName(name), record.Int64), soundRate
+	samples.field, rate.field = soundFields(name)
+	samples.sound, rate.sound = soundSamples, soundRate
 	b.out = append(b.out, samples, rate)
 	return true, nil
 }
 
-// heard decodes a file of sound. Errors follow the name of the column.
-func (c *arrowColumn) heard(b []byte) (record.Content, error) {
-	read := wave
-	if bytes.HasPrefix(b, []byte("fLaC")) {
-		read = flacSound
+// checkAudio refuses a name of ?audio= that is no column of bytes, and drops the rates of sounds of which the table has
+// a column.
+func (b *columnBuilder) checkAudio() error {
+	has := func(name string, sounds bool) bool {
+		return slices.ContainsFunc(b.out, func(c arrowColumn) bool {
+			return c.field.Name == name && (!sounds || c.sound == soundSamples)
+		})
 	}
-	samples, rate, err := read(b)
+	for _, name := range b.a.audio() {
+		if !has(name, true) {
+			return noSound(name, has(name, false) || slices.Contains(b.names, name), schemaOf(b.out).Fields)
+		}
+	}
+	b.out = slices.DeleteFunc(b.out, func(c arrowColumn) bool {
+		return c.sound == soundRate && slices.ContainsFunc(b.out, func(d arrowColumn) bool {
+			return d.sound != soundRate && d.field.Name == c.field.Name
+		})
+	})
+	return nil
+}
+
+// noSound says that a name of ?audio= is there, but not as bytes, or is not there.
+func noSound(name string, there bool, fields []record.Field) error {
+	if there {
+		return fmt.Errorf("?audio= names %q, which does not hold bytes; sound lies in fields of bytes", name)
+	}
+	return fmt.Errorf("?audio= names %q, and there are %s", name, quotedNames(fields))
+}
+
+// tableSource is a column of a table, and the fields that it gives: one, or those of its sound.
+type tableSource struct {
+	column *arrowColumn // of the first field
+	field  int
+	sound  soundInto // of columns of sound
+}
+
+// sourcesOf are the columns of which fields are made, each once.
+func sourcesOf(columns []arrowColumn) []tableSource {
+	var out []tableSource
+	for i := range columns {
+		c := &columns[i]
+		k := slices.IndexFunc(out, func(s tableSource) bool { return slices.Equal(s.column.path, c.path) })
+		if k < 0 || c.sound == 0 {
+			k = len(out)
+			out = append(out, tableSource{c, i, soundInto{-1, -1}})
+		}
+		switch c.sound {
+		case soundSamples:
+			out[k].sound.samples = i
+		case soundRate:
+			out[k].sound.rate = i
+		}
+	}
+	return out
+}
+
+// put sets the values of a source's fields. Errors follow the name of the column.
+func (s *tableSource) put(values []record.Content, columns []arrowColumn, v record.Content, null bool, a Address,
+	hear hearing,
+) (err error) {
 	switch {
-	case err != nil:
-		return record.Content{}, fmt.Errorf("is no sound that is read (wav, flac): %w", err)
-	case c.sound == soundRate:
-		return rate, nil
+	case s.column.sound == 0 && !null:
+		values[s.field] = v
+	case s.column.sound == 0:
+		values[s.field], err = s.column.null(a)
+	case !null:
+		err = s.sound.put(values, v.Data, hear)
+	default:
+		for _, i := range []int{s.sound.samples, s.sound.rate} {
+			if i >= 0 && err == nil {
+				values[i], err = columns[i].null(a)
+			}
+		}
 	}
-	return samples, nil
+	return err
 }

@@ -176,7 +176,9 @@ func written(t *testing.T, out, seeds string, which ...string) map[string]string
 
 // sameCode are datasets that others of their kind are damaged for.
 var sameCode = []string{"columns_plain", "columns_decimals", "columns_old", "columns_pandas", "columns_nulls",
-	"columns_nulls_arrow", "columns_stream0", "sounds_raw", "sounds_bytes", "sounds_named", "sounds_chosen"}
+	"columns_nulls_arrow", "columns_stream0", "sounds_raw", "sounds_bytes", "sounds_named", "sounds_chosen",
+	"sounds_rated", "mds_sounds_bytes", "mds_sounds_chosen", "lmdb_sounds_bytes", "lmdb_sounds_rate",
+	"tfrecord_sounds_raw", "tfrecord_sounds_chosen", "tfrecord_sounds_rates"}
 
 // TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample, and then damages the files of the
 // last seed.

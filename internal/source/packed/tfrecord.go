@@ -153,6 +153,7 @@ type tfKey struct {
 	low, high int64 // values in a record that has it
 	records   int64 // that have it
 	images    int64 // values that begin as an image file
+	sounds    int64 // values that begin as a file of sound
 }
 
 func (s *tfSeen) file(ctx context.Context, path string, open func(string) (Other, error)) error {
@@ -185,16 +186,20 @@ func (s *tfSeen) add(f *feature) error {
 	if f.kind == noFeature {
 		return nil // a feature without a list: as if it were absent
 	}
-	images := int64(0)
-	if f.kind == bytesFeature && f.count == 1 && isImageFile(f.data) {
-		images = 1
+	images, sounds := int64(0), int64(0)
+	if f.kind == bytesFeature && f.count == 1 {
+		if isImageFile(f.data) {
+			images = 1
+		} else if isSoundFile(f.data) {
+			sounds = 1
+		}
 	}
 	k, ok := s.keys[string(f.key)]
 	if !ok {
 		if len(s.order) >= record.MaxFields {
 			return fmt.Errorf("feature %.80q is one more than the %d that a record may have", f.key, record.MaxFields)
 		}
-		s.keys[string(f.key)] = &tfKey{f.kind, f.count, f.count, 1, images}
+		s.keys[string(f.key)] = &tfKey{f.kind, f.count, f.count, 1, images, sounds}
 		s.order = append(s.order, string(f.key))
 		return nil
 	}
@@ -204,6 +209,7 @@ func (s *tfSeen) add(f *feature) error {
 	k.low, k.high = min(k.low, f.count), max(k.high, f.count)
 	k.records++
 	k.images += images
+	k.sounds += sounds
 	return nil
 }
 
@@ -226,6 +232,7 @@ func (s *tfSeen) merge(o *tfSeen) error {
 			was.low, was.high = min(was.low, k.low), max(was.high, k.high)
 			was.records += k.records
 			was.images += k.images
+			was.sounds += k.sounds
 		}
 	}
 	s.records += o.records
@@ -235,6 +242,9 @@ func (s *tfSeen) merge(o *tfSeen) error {
 func (s *tfSeen) schema(a Address) (record.Schema, error) {
 	if s.records == 0 {
 		return record.Schema{}, errors.New("its files have no records")
+	}
+	if err := s.checkAudio(a); err != nil {
+		return record.Schema{}, err
 	}
 	var fields []record.Field
 	var lists []string
@@ -246,6 +256,9 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 			lists = append(lists, fmt.Sprintf("%q", name))
 		case k.kind == bytesFeature && a.wants("text", name):
 			fields = append(fields, textField(name))
+		case k.kind == bytesFeature && s.isSound(a, name):
+			samples, _ := soundFields(name)
+			fields = append(fields, samples)
 		case k.kind == bytesFeature && always && k.images == s.records && !a.wants("raw", name):
 			fields = append(fields, imageField(name))
 		case k.kind == bytesFeature:
@@ -259,7 +272,9 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 		}
 	}
 	sortFields(fields)
-	fields, err := choose(fields, a)
+	fields = s.rates(fields)
+	chosen, err := choose(fields, a)
+	fields = withRates(chosen, fields)
 	switch {
 	case err != nil && len(lists) > 0:
 		return record.Schema{}, fmt.Errorf("%w; lists of byte strings, such as %s, cannot be fields", err, lists[0])
@@ -304,6 +319,9 @@ func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) e
 type tfRows struct {
 	f      File
 	stored *record.Schema
+	plain  []int // fields that are no sound
+	sounds []tfSound
+	hear   hearing
 }
 
 func (tfrecord) Open(_ context.Context, a Address, f File) (Rows, error) {
@@ -314,7 +332,8 @@ func (tfrecord) Open(_ context.Context, a Address, f File) (Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := tfRows{f, storedSchema(f.Schema)}
+	r := tfRows{f: f, stored: storedSchema(f.Schema), hear: hear}
+	r.plain, r.sounds = tfSounds(f.Schema)
 	if packing != "" {
 		return &packedTF{r, f.blockKey(a)}, nil
 	}
@@ -349,7 +368,12 @@ func (r *tfRows) append(dst, message []byte) ([]byte, error) {
 		return nil, err
 	}
 	values := make([]record.Content, len(r.stored.Fields))
-	for i := range values {
+	for i := range r.sounds {
+		if err := r.sounds[i].put(values, &e, r.stored, r.hear); err != nil {
+			return nil, err
+		}
+	}
+	for _, i := range r.plain {
 		var err error
 		if values[i], err = e.content(&r.stored.Fields[i]); err != nil {
 			return nil, fmt.Errorf("feature %.80q %w", r.stored.Fields[i].Name, err)

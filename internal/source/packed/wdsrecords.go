@@ -61,9 +61,6 @@ func kindOfMember(ext string) string {
 	return "bytes"
 }
 
-// rateName is the field of the sample rate of a .wav.
-func rateName(name string) string { return name + "_rate" }
-
 // ByFirst implements ByFirst.
 func (wds) ByFirst() {}
 
@@ -231,8 +228,8 @@ func (t *tarSample) fields(p part) ([]record.Field, error) {
 		}
 		return []record.Field{looseArray(p.name, x.dtype, len(x.shape))}, nil
 	case "wav", "flac":
-		return []record.Field{looseArray(p.name, record.Float32, 2),
-			scalarField(rateName(p.name), record.Int64)}, nil
+		samples, rate := soundFields(p.name)
+		return []record.Field{samples, rate}, nil
 	}
 	return []record.Field{bytesField(p.name)}, nil
 }
