@@ -219,12 +219,15 @@ func (r *propertyReader) names(ctx context.Context) ([]string, error) {
 		defer closer()
 		return l.Columns(ctx, r.a, file)
 	}
-	f, ok := r.rs.format.(packed.Records)
-	if !ok || !packed.TakesFields(r.a.Scheme) {
+	f, ok := packed.PropertiesOf(r.rs.format)
+	if !ok {
 		return nil, nil
 	}
 	if n, ok := f.(packed.Named); ok {
 		return n.PropertyNames(ctx, r.a, r.paths(), r.opener())
+	}
+	if !packed.TakesFields(r.a.Scheme) {
+		return nil, nil
 	}
 	if r.a.Fields() == nil {
 		return packed.PropertyNamesOf(&r.snap.schema), nil
@@ -299,7 +302,7 @@ func (r *propertyReader) read(ctx context.Context, name string) (*subset.Column,
 
 // columnOf reads a field, and the value of some keys in there, out of files of records.
 func (r *propertyReader) columnOf(ctx context.Context, col *collector, field string, keys []string) error {
-	f, ok := r.rs.format.(packed.Records)
+	f, ok := packed.PropertiesOf(r.rs.format)
 	if !ok {
 		return subset.ErrNoProperty
 	}

@@ -205,6 +205,45 @@ func TestPropertiesOfTars(t *testing.T) {
 	}
 }
 
+// The coarse label of CIFAR-100 is a property beside the class; CIFAR-10 has none.
+func TestPropertyOfCIFAR(t *testing.T) {
+	root, bucket := t.TempDir(), newBucket(t)
+	var rows, ten []byte
+	for i := range 23 {
+		rows = append(append(rows, byte(i%20), byte(i*3)), make([]byte, 3072)...)
+		ten = append(append(ten, byte(i%10)), make([]byte, 3072)...)
+	}
+	write(t, root, "train.bin", string(rows))
+	write(t, root, "test_batch.bin", string(ten))
+	bucket.put(t, "train.bin", string(rows))
+	c := bucket.open(t, t.TempDir())
+	for _, uri := range []string{"cifar100:" + root, "cifar100:s3://data"} {
+		d, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+		selects(t, d, 23, map[string]func(int) bool{
+			"coarse == 2":                   func(i int) bool { return i%20 == 2 },
+			"coarse in (0, 19)":             func(i int) bool { return i%20 == 0 || i == 19 },
+			"coarse < 3 and not label < 60": func(i int) bool { return i >= 20 && i%20 < 3 },
+		})
+		if _, err := d.Select("fine == 1"); err == nil || !strings.Contains(err.Error(), "has the properties coarse") {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+	d, err := c.Add(t.Context(), "", "cifar10:"+root+"?split=test")
+	must(t, err)
+	if _, err := d.Select("coarse == 1"); err == nil || !strings.Contains(err.Error(), "has no properties") {
+		t.Errorf("of CIFAR-10: %v", err)
+	}
+	rows[3074*4] = 20
+	write(t, root, "more/train.bin", string(rows))
+	d, err = c.Add(t.Context(), "", "cifar100:"+root+"/more")
+	must(t, err)
+	if _, err := d.Select("coarse == 1"); !errs.Is(err, errs.DatasetUnread) ||
+		!strings.Contains(err.Error(), "at byte 12296 it has the coarse label 20 of 20") {
+		t.Errorf("of a wrong label: %v", err)
+	}
+}
+
 func TestErrorsOfProperties(t *testing.T) {
 	root := t.TempDir()
 	writeTable(t, root)

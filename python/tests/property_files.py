@@ -4,11 +4,14 @@ environment that internal/tools/setup.sh makes of internal/tools/python/formats.
     property_files.py OUT SEED
 
 Writes OUT/want.json: the samples in order, each {width, ratio (or null), split, ok}; OUT/uris.json: for each uri the
-prefix of its properties, and the names that it has.
+prefix of its properties, and the names that it has; OUT/own.json: for uris with properties that only their format has,
+expressions and the samples that they select.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
 import io
 import json
 import random
@@ -16,10 +19,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lmdb
+import msgpack
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import webdataset
+from Bio import SeqIO
+from Bio.Seq import Seq
+from Bio.SeqRecord import SeqRecord
 from datasets import Dataset
 from PIL import Image
 from streaming import MDSWriter
@@ -31,6 +40,86 @@ def picture(rng: np.random.Generator) -> bytes:
     out = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (9, 7, 3), dtype=np.uint8)).save(out, "JPEG")
     return out.getvalue()
+
+
+def texts(out: Path, rows: list[dict[str, Any]], images: list[bytes]) -> dict[str, Any]:
+    """Python's csv, pandas and Python's json: tables, and lists of images."""
+    n, names = len(rows), list(rows[0])
+    (out / "img").mkdir()
+    for i, b in enumerate(images):
+        (out / "img" / f"{i}.jpg").write_bytes(b)
+    with (out / "a.csv").open("w", newline="") as f, (out / "list.csv").open("w", newline="") as g:
+        table, listed = csv.writer(f), csv.writer(g)
+        table.writerow([*names, "text"])
+        listed.writerow([*names, "path"])
+        for i, r in enumerate(rows):
+            table.writerow([*r.values(), "x" * i])  # None is an empty cell
+            listed.writerow([*r.values(), f"img/{i}.jpg"])
+    frame = pd.DataFrame({**{k: [r[k] for r in rows] for k in names}, "text": ["y"] * n})
+    frame.to_csv(out / "b.csv.gz", sep=";", index=False)
+    full = [k for k in names if k != "ratio"]  # lines of JSON have no null
+    lines = [{**{k: r[k] for k in full}, "meta": r, "text": "z"} for r in rows]
+    text = "".join(json.dumps(x) + "\n" for x in lines)
+    (out / "a.jsonl").write_text(text)
+    (out / "b.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (out / "list.jsonl").write_text(
+        "".join(json.dumps({"image": f"img/{i}.jpg", **x}) + "\n" for i, x in enumerate(lines))
+    )
+    return {
+        "csv:a.csv": ["", names], "csv:a.csv?fields=text": ["", names], "imagefiles:list.csv": ["", names],
+        "csv:b.csv.gz?delimiter=semicolon&fields=text,ok": ["", names],
+        "jsonl:a.jsonl": ["", full], "jsonl:a.jsonl?fields=text": ["meta.", names],
+        "jsonl:b.jsonl.gz?fields=text": ["", full], "jsonl:b.jsonl.gz": ["meta.", names],
+        "imagefiles:list.jsonl": ["", full],
+    }  # fmt: skip
+
+
+def keyed(out: Path, pick: random.Random, rows: list[dict[str, Any]], images: list[bytes]) -> tuple[Any, Any]:
+    """NumPy, lmdb and Biopython; of the last two also the properties that only they have."""
+    n, uris, own = len(rows), {}, {}
+    ratio = np.array([np.nan if r["ratio"] is None else r["ratio"] for r in rows], "f4")
+    arrays = {"width": np.array([r["width"] for r in rows], "i2"), "ok": np.array([r["ok"] for r in rows])}
+    arrays |= {"ratio": ratio, "pixels": np.zeros((n, 3), "u1")}
+    np.savez(out / "a.npz", **arrays)
+    np.savez_compressed(out / "b.npz", **arrays)
+    uris["npz:a.npz"] = uris["npz:b.npz?fields=pixels"] = ["", ["width", "ratio", "ok"]]
+
+    labels = [pick.randint(0, 4) for _ in rows]
+    values = {
+        "text": [json.dumps(r).encode() for r in rows], "image": images,
+        "msgpack": [msgpack.packb([[b], y]) for b, y in zip(images, labels, strict=True)],
+    }  # fmt: skip
+    for kind, some in values.items():
+        with lmdb.open(str(out / f"lmdb-{kind}"), map_size=1 << 26) as env, env.begin(write=True) as txn:
+            for i, b in enumerate(some):
+                txn.put(f"{rows[i]['split'][:2]}{i:05}"[::-1].encode() if kind == "image" else f"{i:05}".encode(), b)
+    uris["lmdb:lmdb-text?value=text"] = uris["lmdb:lmdb-text?value=text&fields=key"] = ["value.", list(rows[0])]
+    keys = sorted(f"{r['split'][:2]}{i:05}"[::-1] for i, r in enumerate(rows))
+    own["lmdb:lmdb-image"] = own["lmdb:lmdb-image?fields=image"] = {
+        "property('key') ~ '*rt'": [i for i, k in enumerate(keys) if k.endswith("rt")],
+        f"property('key') == '{keys[n // 2]}'": [n // 2],
+    }
+    own["lmdb:lmdb-msgpack?value=msgpack"] = {
+        "label == 3": [i for i, y in enumerate(labels) if y == 3],
+        "property('key') ~ '*7' or label in (0, 1)": [i for i, y in enumerate(labels) if i % 10 == 7 or y < 2],
+    }
+    own["lmdb:lmdb-msgpack?value=msgpack&fields=image"] = {
+        "property('label') % 2 == 1": [i for i, y in enumerate(labels) if y % 2],
+    }
+
+    letters = ["".join(pick.choices("ACGT", k=pick.randint(1, 200))) for _ in rows]
+    parts = [
+        SeqRecord(Seq(s), id=f"{r['split'][:2]}|{i}", description=f"of {r['width']}")
+        for i, (r, s) in enumerate(zip(rows, letters, strict=True))
+    ]
+    SeqIO.write(parts, str(out / "a.fa"), "fasta")
+    own["fasta:a.fa"] = own["fasta:a.fa?fields=sequence"] = {
+        "property('id') ~ 'tr|*'": [i for i, r in enumerate(rows) if r["split"] == "train"],
+        "sequence ~ 'A*' and not sequence ~ '*[CG]'": [
+            i for i, s in enumerate(letters) if s[0] == "A" and s[-1] in "AT"
+        ],
+    }
+    return uris, own
 
 
 def main(out: Path, seed: int) -> None:
@@ -78,7 +167,9 @@ def main(out: Path, seed: int) -> None:
         "mds:mds": ["", ["width", "split"]], "mds:mds?fields=image,label": ["", ["width", "split"]],
         "tfrecord:a.tfrecord?text=split": ["", ["width", "split"]],
     }  # fmt: skip
-    (out / "uris.json").write_text(json.dumps(uris))
+    more, own = keyed(out, pick, rows, images)
+    (out / "uris.json").write_text(json.dumps({**uris, **texts(out, rows, images), **more}))
+    (out / "own.json").write_text(json.dumps(own))
 
 
 if __name__ == "__main__":

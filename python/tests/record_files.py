@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import soundfile
 import webdataset
 from PIL import Image
@@ -252,9 +253,43 @@ def texts(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         }
         for r in table
     ]
+    delimited(out, pick, rows, want)
     lines = [pick.choice(WORDS).replace("\n", " ") for _ in range(n)]
     (out / "a.txt").write_text("\n".join(lines) + "\n")
     want["text:a.txt"] = [{"text": told(x.rstrip("\n"))} for x in (out / "a.txt").open(newline="\n")]
+    with gzip.open(out / "b.txt.gz", "wb") as f:
+        f.write((out / "a.txt").read_bytes())
+    with gzip.open(out / "b.txt.gz", "rt", newline="\n") as f:
+        want["text:b.txt.gz"] = [{"text": told(x.rstrip("\n"))} for x in f]
+    for name, scheme in (("a.jsonl", "jsonl"), ("a.csv", "csv"), ("a.txt", "text")):  # each in a single frame
+        zstd(out / name, out / f"c{name[1:]}.zst")
+        want[f"{scheme}:c{name[1:]}.zst"] = want[f"{scheme}:{name}"]
+
+
+def zstd(path: Path, to: Path) -> None:
+    """Compresses a file into one frame of zstd, which pyarrow's own reader gives back."""
+    with pa.CompressedOutputStream(str(to), "zstd") as f:
+        f.write(path.read_bytes())
+    with pa.CompressedInputStream(str(to), "zstd") as f:
+        assert f.read() == path.read_bytes()
+
+
+def delimited(out: Path, pick: random.Random, rows: list[dict[str, Any]], want: dict[str, Rows]) -> None:
+    """Tables of Python's csv with tabs, semicolons and pipes between their cells; cells hold them, too."""
+    for file, comma in (("a.tsv", "\t"), ("a.csv.txt?delimiter=semicolon", ";"), ("pipes.csv?delimiter=pipe", "|")):
+        path = out / file.partition("?")[0]
+        with path.open("w", newline="") as f:
+            w = csv.writer(f, delimiter=comma, lineterminator=pick.choice(["\n", "\r\n"]))
+            w.writerow(["id", "x", f"a{comma}b", "text"])
+            w.writerows([r["id"], r["x"], pick.choice([";", "|", "\t", ","]), r["text"]] for r in rows)
+        with path.open(newline="") as f:
+            want[f"csv:{file}"] = [
+                {
+                    **{"id": told(np.int64(r["id"])), "x": told(np.float64(r["x"]))},
+                    **{k: told(v) for k, v in list(r.items())[2:]},
+                }
+                for r in csv.DictReader(f, delimiter=comma)
+            ]
 
 
 def sound(pick: random.Random) -> tuple[bytes, Any]:
@@ -270,6 +305,52 @@ def sound(pick: random.Random) -> tuple[bytes, Any]:
     with wave.open(io.BytesIO(b.getvalue())) as f:
         back = np.frombuffer(f.readframes(frames), "<i2").reshape(frames, channels)
     return b.getvalue(), np.ascontiguousarray(back.T.astype("f4") / 32768)
+
+
+def waves(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """Every .wav of whole numbers and floats that libsndfile writes, plain and WAVE_FORMAT_EXTENSIBLE, in tars. Its
+    reader divides whole numbers by the largest one plus 1, and rounds doubles to float32.
+    """
+    rng = np.random.default_rng(pick.randrange(2**32))
+    kinds = [
+        (form, kind)
+        for form in ("WAV", "WAVEX")
+        for kind in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
+    ]
+    rows = []
+    (out / "wav").mkdir()
+    with webdataset.TarWriter(str(out / "wav" / "a.tar")) as w:
+        for i in range(len(kinds) * pick.randint(4, 6)):
+            form, kind = kinds[i % len(kinds)]
+            frames, channels = pick.choice([1, 2, 15, 999, 4097]), pick.randint(1, 3)
+            samples = rng.uniform(-1, 1, (frames, channels)) * pick.choice([0.0, 1e-3, 1.0])
+            samples[0] = pick.choice([-1.0, 1.0, 0.0])  # both ends
+            if kind in ("FLOAT", "DOUBLE") and pick.random() < 0.5:
+                samples *= 3  # floats are not clipped
+            b = io.BytesIO()
+            soundfile.write(b, samples, pick.choice([8_000, 44_100, 96_000, 12_345]), kind, format=form)
+            info = soundfile.info(io.BytesIO(b.getvalue()))
+            assert (info.format, info.subtype, info.frames) == (form, kind, frames)
+            w.write({"__key__": f"{i:04}", "wav": b.getvalue()})
+            back, rate = soundfile.read(io.BytesIO(b.getvalue()), dtype="float32", always_2d=True)
+            rows.append({"wav": told(np.ascontiguousarray(back.T)), "wav_rate": told(np.int64(rate))})
+    want["wds:wav"] = rows
+
+
+def webps(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
+    """WebP that Pillow writes and reads, lossless and not, grey, with and without alpha, in tars."""
+    rows = []
+    (out / "webp").mkdir()
+    with webdataset.TarWriter(str(out / "webp" / "a.tar")) as w:
+        for i in range(pick.randint(37, 60)):
+            b = io.BytesIO()
+            lossless = pick.random() < 0.5
+            picture(pick).convert(pick.choice(["RGB", "L"])).save(
+                b, "WEBP", lossless=lossless, quality=pick.randint(40, 95), method=pick.randint(0, 6)
+            )
+            w.write({"__key__": f"{i:04}", "webp": b.getvalue()})
+            rows.append({"webp": told(np.asarray(Image.open(b).convert("RGB")))})
+    want["wds:webp?fields=webp"] = rows
 
 
 def flacs(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
@@ -318,6 +399,9 @@ def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     (out / "wds-gz").mkdir()
     for p in shards:
         (out / "wds-gz" / f"{Path(p).name}.gz").write_bytes(gzip.compress(Path(p).read_bytes()))
+    (out / "wds-zst").mkdir()
+    for p in shards:
+        zstd(Path(p), out / "wds-zst" / f"{Path(p).name}.zst")
     raw = list(webdataset.WebDataset(shards, shardshuffle=False))
     decoded = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
     rows = [
@@ -330,6 +414,7 @@ def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     ]
     want["wds:wds?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
     want["wds:wds-gz?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
+    want["wds:wds-zst?fields=jpg,txt,cls,json,npy,wav,bin"] = rows
     want["wds:wds?fields=txt"] = [{"txt": r["txt"]} for r in rows]
 
 
@@ -385,7 +470,7 @@ def main(out: Path, seed: int) -> None:
     pick = random.Random(seed)
     want: dict[str, Rows] = {}
     out.mkdir(parents=True)
-    for part in (arrays, tokens, texts, tars, shards, flacs):
+    for part in (arrays, tokens, texts, tars, shards, flacs, waves, webps):
         part(out, pick, want)
     (out / "want.json").write_text(json.dumps(want))
 

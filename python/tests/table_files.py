@@ -123,6 +123,54 @@ def lmdb_text(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "lmdb_text", rows, f"lmdb:{folder}?db=words&value=text")
 
 
+def lmdb_msgpack(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """An image and its label in msgpack, as Joader's [[IMAGE], LABEL] and as other scripts nest them; some with the
+    package's strings of before it knew bytes.
+    """
+    import lmdb as module
+    import msgpack
+
+    folder = out / "lmdb_msgpack"
+    env = module.open(str(folder), map_size=1 << 26)
+    with env.begin(write=True) as txn:
+        for i in range(pick.randint(20, 60)):
+            data, label = image(rng, pick.choice(["PNG", "JPEG"])), pick.choice([0, 1, -1, 999, 2**31 - 1])
+            shape = pick.choice([[[data], label], [label, data], {"image": data, "label": label}])
+            txn.put(f"{i * 7:04}".encode(), msgpack.packb(shape, use_bin_type=pick.random() < 0.7))
+        txn.put(b"__len__", msgpack.packb(i + 1))
+    rows = []
+    with env.begin() as txn:
+        for key, packed in txn.cursor():
+            if key == b"__len__":
+                continue
+            read = msgpack.unpackb(packed, raw=True)
+            flat = list(read.values()) if isinstance(read, dict) else read
+            flat = [x[0] if isinstance(x, list) else x for x in flat]
+            (file,) = (x for x in flat if isinstance(x, bytes))
+            (label,) = (x for x in flat if isinstance(x, int))
+            rows.append({"key": key.decode(), "image": file, "label": np.int64(label)})
+    env.close()
+    finish(out, "lmdb_msgpack", rows, f"lmdb:{folder}?value=msgpack")
+
+
+def lmdb_bytes(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
+    """Values of any bytes, some of them on overflow pages, under keys of text and of bytes."""
+    import lmdb as module
+
+    env = module.open(str(out / "bytes.mdb"), map_size=1 << 26, subdir=False)
+    with env.begin(write=True) as txn:
+        for i in range(pick.randint(30, 90)):
+            key = pick.choice([str(i).encode(), i.to_bytes(4, "little"), f"größe{i}".encode()])
+            txn.put(key, b"\0" + rng.bytes(pick.choice([0, 1, 40, 2000, 9000])))
+    with env.begin() as txn:
+        rows = []
+        for k, v in txn.cursor():
+            named = k.decode() if (k.isascii() and b"\0" not in k) or k.startswith(b"gr") else "0x" + k.hex()
+            rows.append({"key": named, "value": bytes(v)})
+    env.close()
+    finish(out, "lmdb_bytes", rows, f"lmdb:{out}/bytes.mdb?value=bytes")
+
+
 def hf_dataset(rng: np.random.Generator, pick: random.Random) -> Any:
     """A dataset with every kind of column that larder reads."""
     import datasets
@@ -472,6 +520,8 @@ FORMATS: dict[str, Callable[[Path, np.random.Generator, random.Random], None]] =
     "tfrecord": tfrecord,
     "lmdb": lmdb,
     "lmdb_text": lmdb_text,
+    "lmdb_msgpack": lmdb_msgpack,
+    "lmdb_bytes": lmdb_bytes,
     "hf": hf,
     "parquet": parquet,
     "fasta": fasta,

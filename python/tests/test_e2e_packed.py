@@ -138,6 +138,11 @@ def test_cifar_rows_are_the_pixels_of_the_binary_version(real, tmp_path, classes
             assert label == labels[i]
             seen += 1
     assert seen == (labels != labels[0]).sum() > 0
+    loader.close()
+    if classes == 100:
+        loader = real(f"cifar100:{tmp_path}", batch_size=6, subset=f"coarse == {coarse[0]}", return_index=True)
+        got = [i for _, _, index in loader for i in index.tolist()]
+        assert got == np.flatnonzero(coarse == coarse[0]).tolist()
 
 
 def tar(path: Path, folder: Path) -> int:

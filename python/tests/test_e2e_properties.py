@@ -53,6 +53,12 @@ def test_expressions_select_what_the_values_say(real, tmp_path, seed):
             assert ids(real, f"{scheme}:{out}/{rest}", written) == want, (uri, written)
             tried += 1
         assert tried >= 3
+    for uri, expressions in json.loads((out / "own.json").read_text()).items():
+        scheme, _, rest = uri.partition(":")
+        for expr, want in expressions.items():
+            assert len(want) < len(rows)
+            if want:
+                assert ids(real, f"{scheme}:{out}/{rest}", expr) == want, (uri, expr)
 
 
 def table(path, n):

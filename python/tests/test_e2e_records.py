@@ -39,7 +39,7 @@ def test_fields_are_those_of_the_formats_own_readers(real, tmp_path, seed):
     script = HERE.parent / "record_files.py"
     subprocess.run([formats(), "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
     want = json.loads((out / "want.json").read_text())
-    assert len(want) == (37 if any("indexed-" in uri for uri in want) else 35)
+    assert len(want) == (47 if any("indexed-" in uri for uri in want) else 45)
     for uri, samples in want.items():
         scheme, _, rest = uri.partition(":")
         assert len(samples) > 30, uri

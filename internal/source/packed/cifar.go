@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+
+	"larder/internal/record"
 )
 
 // cifar is the binary version of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html): rows of one or
@@ -18,6 +20,9 @@ const (
 	plane   = side * side
 	pixels  = 3 * plane
 	ppmHead = "P6\n32 32\n255\n"
+
+	cifarCoarse   = "coarse" // the property
+	coarseClasses = 20
 )
 
 func (c cifar) Scheme() string { return "cifar" + strconv.Itoa(c.classes) }
@@ -126,4 +131,52 @@ func (cifar) Image(raw []byte) ([]byte, error) {
 		out[3*i], out[3*i+1], out[3*i+2] = planes[i], planes[plane+i], planes[2*plane+i]
 	}
 	return raw, nil
+}
+
+// Properties implements OwnProperties: rows of CIFAR-100 begin with a coarse label, which is not the label.
+func (c cifar) Properties() Records {
+	if c.classes == 100 {
+		return coarse{c}
+	}
+	return nil
+}
+
+// coarse reads the coarse labels of CIFAR-100 as records of one field.
+type coarse struct{ cifar }
+
+var _ Named = coarse{}
+
+func (coarse) PropertyNames(context.Context, Address, []string, func(string) (Other, error)) ([]string, error) {
+	return []string{cifarCoarse}, nil
+}
+
+func (coarse) Schema(context.Context, Address, []string, func(string) (Other, error)) (record.Schema, error) {
+	return record.Schema{Fields: []record.Field{scalarField(cifarCoarse, record.Int64)}}, nil
+}
+
+func (coarse) Open(_ context.Context, _ Address, f File) (Rows, error) {
+	if f.Schema == nil {
+		return nil, errNoSchema
+	}
+	return &coarseRows{f}, nil
+}
+
+type coarseRows struct{ f File }
+
+func (*coarseRows) Close() error { return nil }
+
+// Record reads the first of the two labels that lie before the pixels.
+func (r *coarseRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, error) {
+	var b [1]byte
+	at := s.Off - 2
+	if at < 0 {
+		return nil, fmt.Errorf("its labels should lie at byte %d", at)
+	}
+	if err := readFull(within(ctx, r.f), b[:], at); err != nil {
+		return nil, fmt.Errorf("read its coarse label at byte %d: %w", at, err)
+	}
+	if b[0] >= coarseClasses {
+		return nil, fmt.Errorf("at byte %d it has the coarse label %d of %d", at, b[0], coarseClasses)
+	}
+	return record.Append(dst, r.f.Schema, []record.Content{{Data: le64(int64(b[0]))}})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 )
 
 // pair is an image and its label in one value.
@@ -82,7 +83,12 @@ func (m *msgpack) value(depth int) error {
 	case c >= 0xc4 && c <= 0xc6: // bin 8, 16, 32
 		return m.sized(1<<(c-0xc4), func(n uint64) error { return m.bytes(n, true) })
 	case c >= 0xcc && c <= 0xcf: // uint 8 to 64
-		return m.sized(1<<(c-0xcc), func(n uint64) error { return m.whole(int64(n)) })
+		return m.sized(1<<(c-0xcc), func(n uint64) error {
+			if n > math.MaxInt64 {
+				return fmt.Errorf("%d is larger than a label can be", n)
+			}
+			return m.whole(int64(n))
+		})
 	case c >= 0xd0 && c <= 0xd3: // int 8 to 64
 		size := uint64(1) << (c - 0xd0)
 		return m.sized(size, func(n uint64) error {

@@ -27,6 +27,22 @@ type Named interface {
 	PropertyNames(ctx context.Context, a Address, files []string, open func(string) (Other, error)) ([]string, error)
 }
 
+// OwnProperties is a Format whose samples are an image and a label, and that has more values of each.
+type OwnProperties interface {
+	// Properties reads those values as records; it is a Named. nil = there are none.
+	Properties() Records
+}
+
+// PropertiesOf is what reads the properties of a format; false = it has none.
+func PropertiesOf(f Format) (Records, bool) {
+	if own, ok := f.(OwnProperties); ok {
+		r := own.Properties()
+		return r, r != nil
+	}
+	r, ok := f.(Records)
+	return r, ok
+}
+
 // TakesFields reports whether a scheme has properties.
 func TakesFields(scheme string) bool {
 	_, ok := args[scheme]["fields"]
