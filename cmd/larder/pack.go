@@ -40,7 +40,8 @@ func newPack(g *globals) *cobra.Command {
 		Long: `Write a dataset of images and labels, in any form that larder reads, as WebDataset tars or as MosaicML's MDS
 shards. JPEG and PNG files are copied byte by byte; images in other formats become PNG files with the pixels that larder
 delivers. --max-size and --quality encode images again. Records become members KEY.FIELD.npy, .txt, .jpg and so on, or
-columns of MDS; their image files are copied. A field that has no form there is refused before anything is written.
+columns of MDS; --max-size and --quality encode their image files alike, and leave other fields as they are. A field
+that has no form there is refused before anything is written.
 
 The command can be killed at any moment. The same command then goes on after the last finished shard, and the result has
 the bytes that an uninterrupted run gives. Shards appear in DIR when all are finished, with ` + pack.ManifestName + `,

@@ -7,7 +7,8 @@
 // there (folder.go). In a store, each appears whole under its name, beside a note of what it holds (prefix.go). Either
 // way the manifest is last.
 //
-// Records become columns of MDS or members of tars, one for each field (records.go).
+// Records become columns of MDS or members of tars, one for each field (records.go). Image files among the fields are
+// encoded again as other images are.
 //
 // The room decides nothing about images: internal/prep decodes, resizes and encodes. It writes no format of its own,
 // and reads what it wrote with internal/source/packed, as everybody else would.

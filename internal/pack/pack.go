@@ -11,7 +11,6 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
-	"larder/internal/prep"
 	"larder/internal/source"
 	"larder/internal/store"
 	"larder/internal/xrand"
@@ -280,7 +279,7 @@ func (p *packer) samples(ctx context.Context) error {
 	})
 	for range workers {
 		g.Go(func() error {
-			m := &maker{cfg: p.cfg, cat: p.cat, data: p.data, w: prep.NewWorker(prep.Limits{})}
+			m := newMaker(p.cfg, p.cat, p.data)
 			defer m.w.Close()
 			for it := range todo {
 				it.s, it.err = m.make(ctx, it.at, it.id)

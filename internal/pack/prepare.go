@@ -20,32 +20,56 @@ type maker struct {
 	pix  []byte
 }
 
+func newMaker(cfg *Config, cat *source.Catalog, data *source.Dataset) *maker {
+	return &maker{cfg: cfg, cat: cat, data: data, w: prep.NewWorker(prep.Limits{})}
+}
+
+// recovered makes a panic the error of one sample, as in the daemon: it is a bug.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = errs.New(errs.SampleBad, "", "please report this", "larder panicked while preparing it: %v", p)
+	}
+}
+
 // make returns sample id as it goes into the pack, at place at of its order.
 func (m *maker) make(ctx context.Context, at int, id ident.SampleID) (s *sample, err error) {
-	defer func() {
-		if p := recover(); p != nil { // a bug, but of one sample, as in the daemon
-			err = errs.New(errs.SampleBad, "", "please report this", "larder panicked while preparing it: %v", p)
-		}
-	}()
+	defer recovered(&err)
 	enc, err := m.cat.Read(ctx, m.data.Object(id), nil)
 	if err != nil {
 		return nil, err
 	}
 	if m.cfg.columns != nil {
-		s = &sample{at: at}
-		if s.values, err = m.cfg.columns.encode(enc); err != nil {
-			return nil, errs.New(errs.SampleBad, "", "leave it out with --on-error skip", "pack its record: %v", err)
-		}
-		return s, nil
+		return m.record(at, enc)
 	}
-	format, w, h, err := m.w.Header(enc)
+	pic, err := m.picture(enc)
 	if err != nil {
 		return nil, err
 	}
-	s = &sample{at: at, label: m.data.Label(id), image: enc, png: format == "png"}
-	if m.cfg.Properties {
-		s.props = &properties{Key: m.data.Key(id), Class: m.data.Class(id), Width: w, Height: h}
+	s = &sample{at: at, label: m.data.Label(id), image: pic.file, png: pic.png}
+	if pic.encoded {
+		s.encoded = 1
 	}
+	if m.cfg.Properties {
+		s.props = &properties{Key: m.data.Key(id), Class: m.data.Class(id), Width: pic.w, Height: pic.h}
+	}
+	return s, nil
+}
+
+// picture is an image as it is packed.
+type picture struct {
+	file    []byte
+	png     bool // else a JPEG file
+	encoded bool // it is not the source's bytes
+	w, h    int  // in the source
+}
+
+// picture makes an image file what the flags ask for.
+func (m *maker) picture(enc []byte) (picture, error) {
+	format, w, h, err := m.w.Header(enc)
+	if err != nil {
+		return picture{}, err
+	}
+	out := picture{file: enc, png: format == "png", w: w, h: h}
 	nw, nh := m.cfg.fit(w, h)
 	resized := nw != w || nh != h
 	jpeg := format == "jpeg" || m.cfg.Quality > 0
@@ -53,19 +77,19 @@ func (m *maker) make(ctx context.Context, at int, id ident.SampleID) (s *sample,
 	case resized, format != "jpeg" && format != "png", jpeg && format == "png",
 		m.cfg.Quality > 0 && m.cfg.MaxSize == 0:
 	default:
-		return s, nil // the source's bytes
+		return out, nil // the source's bytes
 	}
 	img, err := m.decode(enc, nw, nh, resized)
 	if err != nil {
-		return nil, err
+		return picture{}, err
 	}
-	s.png, s.encoded = !jpeg, true
+	out.png, out.encoded = !jpeg, true
 	if jpeg {
-		s.image, err = prep.EncodeJPEG(img, m.cfg.quality())
+		out.file, err = prep.EncodeJPEG(img, m.cfg.quality())
 	} else {
-		s.image, err = prep.EncodePNG(img)
+		out.file, err = prep.EncodePNG(img)
 	}
-	return s, err
+	return out, err
 }
 
 func (c *Config) quality() int {

@@ -35,6 +35,7 @@ type column struct {
 	kind  record.Kind
 	dtype record.DType
 	shape []int64
+	image bool // its values are image files
 	write func(c *column, v *record.Value) ([]byte, error)
 }
 
@@ -65,9 +66,8 @@ func (p *packer) columns(ctx context.Context, s *record.Schema) (columns, error)
 		return errs.New(errs.Unsupported, p.data.URI(), hint, "packing %s into %s: %s", p.data.URI(), p.cfg.To.Format,
 			fmt.Sprintf(format, args...))
 	}
-	if p.cfg.encodes() || p.cfg.Properties {
-		return nil, refuse("leave --max-size, --quality and --properties out", "its samples are records, whose images are "+
-			"copied as they are")
+	if p.cfg.Properties {
+		return nil, refuse("leave --properties out", "its samples are records, which have fields of their own")
 	}
 	first, err := p.first(ctx, s)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *packer) columns(ctx context.Context, s *record.Schema) (columns, error)
 		c := column{field: i, from: f.Name, kind: f.Kind, dtype: f.DType, shape: f.Shape, size: -1}
 		var image []byte
 		if v, ok := first[i]; ok && v.Kind == record.Bytes {
-			c.kind, c.shape, image = record.Bytes, nil, v.Data
+			c.kind, c.shape, c.image, image = record.Bytes, nil, true, v.Data
 		}
 		why := ""
 		if p.cfg.To.Format == MDS {
@@ -100,11 +100,15 @@ func (p *packer) columns(ctx context.Context, s *record.Schema) (columns, error)
 		}
 		seen[c.name], out[i] = f.Name, c
 	}
+	if p.cfg.encodes() && !slices.ContainsFunc(out, func(c column) bool { return c.image }) {
+		return nil, refuse("leave --max-size and --quality out", "none of its fields holds image files, which are what "+
+			"--max-size and --quality encode again")
+	}
 	slices.SortFunc(out, func(a, b column) int { return strings.Compare(a.name, b.name) })
 	return out, nil
 }
 
-// first is the values of fields that may be images, of the first sample that can be read.
+// first is the values of fields that may be images, as they are packed, of the first sample that can be.
 func (p *packer) first(ctx context.Context, s *record.Schema) (map[int]record.Value, error) {
 	images := false
 	for i := range s.Fields {
@@ -113,27 +117,80 @@ func (p *packer) first(ctx context.Context, s *record.Schema) (map[int]record.Va
 	if !images {
 		return nil, nil
 	}
+	m := newMaker(p.cfg, p.cat, p.data)
+	defer m.w.Close()
 	for _, id := range p.order {
-		blob, err := p.cat.Read(ctx, p.data.Object(id), nil)
+		out, err := m.images(ctx, id, s)
 		if err != nil && p.cfg.SkipBad && ctx.Err() == nil && p.ofSample(ctx, id, err) {
 			continue
 		}
 		if err != nil {
 			return nil, p.badSample(ctx, id, err)
 		}
-		v, err := record.Open(blob)
-		if err != nil || v.Len() != len(s.Fields) {
-			return nil, fmt.Errorf("sample %s has %d fields of %d: %w", p.data.Key(id), v.Len(), len(s.Fields), err)
-		}
-		out := map[int]record.Value{}
-		for i, x := range v.All {
-			if packed.IsImage(&s.Fields[i]) {
-				out[i] = x
-			}
-		}
 		return out, nil
 	}
 	return nil, nil
+}
+
+// images are the values of fields that may be images, of one sample. Image files among them are as they are packed.
+func (m *maker) images(ctx context.Context, id ident.SampleID, s *record.Schema) (out map[int]record.Value, err error) {
+	defer recovered(&err)
+	blob, err := m.cat.Read(ctx, m.data.Object(id), nil)
+	if err != nil {
+		return nil, err
+	}
+	v, err := record.Open(blob)
+	if err != nil || v.Len() != len(s.Fields) {
+		return nil, fmt.Errorf("sample %s has %d fields of %d: %w", m.data.Key(id), v.Len(), len(s.Fields), err)
+	}
+	out = map[int]record.Value{}
+	for i, x := range v.All {
+		if !packed.IsImage(&s.Fields[i]) {
+			continue
+		}
+		if x.Kind == record.Bytes && m.cfg.encodes() {
+			pic, err := m.picture(x.Data)
+			if err != nil {
+				return nil, inField(s.Fields[i].Name, err)
+			}
+			x.Data = pic.file
+		}
+		out[i] = x
+	}
+	return out, nil
+}
+
+// record makes the values of a record, with its image files encoded again if asked for.
+func (m *maker) record(at int, blob []byte) (*sample, error) {
+	cs := m.cfg.columns
+	s := &sample{at: at}
+	var err error
+	if s.values, err = cs.encode(blob); err != nil {
+		return nil, errs.New(errs.SampleBad, "", "leave it out with --on-error skip", "pack its record: %v", err)
+	}
+	if !m.cfg.encodes() {
+		return s, nil
+	}
+	for i := range cs {
+		if !cs[i].image {
+			continue
+		}
+		pic, err := m.picture(s.values[i])
+		if err != nil {
+			return nil, inField(cs[i].from, err)
+		}
+		s.values[i] = pic.file
+		if pic.encoded {
+			s.encoded++
+		}
+	}
+	return s, nil
+}
+
+// inField says which field of a record an error is of.
+func inField(name string, err error) error {
+	e := errs.From(err)
+	return errs.New(e.Reason, e.Subject, e.Hint, "field %q: %s", name, e.Message).Because(e.Err)
 }
 
 // badSample is the error of a sample that ends a run.

@@ -190,10 +190,6 @@ func TestRecordsThatCannotBePacked(t *testing.T) {
 	if r := must(t, cfg); r.Samples != 3 || r.Verified != 3 {
 		t.Errorf("%+v", r)
 	}
-	cfg.To, cfg.MaxSize = to(t, WDS), 100
-	if _, err := Run(t.Context(), cfg); !errs.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "--max-size") {
-		t.Errorf("--max-size: %v", err)
-	}
 }
 
 // TestPacksBesideTheirFile packs into a folder below that of the source. A uri that names files does not grow by it;

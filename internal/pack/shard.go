@@ -19,7 +19,7 @@ type sample struct {
 	label   int64
 	image   []byte
 	png     bool // else a JPEG file
-	encoded bool // it is not the source's bytes
+	encoded int  // of its images, those that are not the source's bytes
 	props   *properties
 	values  [][]byte // of a record, one for each column; nil = it is an image and a label
 }
@@ -101,9 +101,7 @@ func (s *open) add(x *sample) error {
 	}
 	s.info.Samples++
 	s.info.PNG = s.info.PNG && x.png
-	if x.encoded {
-		s.info.Encoded++
-	}
+	s.info.Encoded += x.encoded
 	if x.values != nil {
 		hashValues(s.content, x.values)
 	} else {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from real import find_binary, formats
+from real import draw, find_binary, formats, listing
 from record_told import told
 
 HERE = Path(__file__).resolve()
@@ -27,6 +30,10 @@ def pack(*args, check=0):
                        timeout=300)  # fmt: skip
     assert p.returncode == check, p.stderr
     return json.loads(p.stdout) if p.stdout else p.stderr
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def named(uri: str, fields: str) -> str:
@@ -91,4 +98,110 @@ def test_what_is_not_packed_is_refused_before_anything_is_written(tmp_path):
         assert "?fields=" in said
         assert not os.path.exists(tmp_path / "out")
     said = pack(f"jsonl:{tmp_path}/in/a.jsonl", "--to", f"mds:{tmp_path}/out", "--quality", 80, check=1)
-    assert "--quality" in said and "records" in said
+    assert "--quality" in said and "image files" in said
+
+
+WRITE = """
+import json, sys
+import pyarrow as pa, pyarrow.parquet as pq, webdataset
+rows = json.load(open(sys.argv[1]))
+images = [{"bytes": open(p, "rb").read(), "path": p} for p, _ in rows]
+labels = [label for _, label in rows]
+pq.write_table(pa.table({"image": images, "label": labels, "text": [f"é {n}" for n in labels]}),
+    sys.argv[2] + "/rows.parquet", row_group_size=7)
+with webdataset.ShardWriter(sys.argv[2] + "/p-%03d.tar", maxcount=20, verbose=0) as w:
+    for i, (image, label) in enumerate(zip(images, labels)):
+        w.write({"__key__": f"{i:05}", "jpg": image["bytes"], "cls": label, "txt": f"é {label}"})
+"""
+
+READ = """
+import glob, hashlib, io, json, sys
+import webdataset
+from PIL import Image
+from streaming import LocalDataset
+def row(image, *more):
+    return [image.format, *image.size, hashlib.sha256(image.convert("RGB").tobytes()).hexdigest(), *more]
+def member(s):
+    return s.get("jpg") or s.get("image.jpg") or s.get("png")
+def label(s):
+    n = s["cls"] if "cls" in s else s["label.npy"]
+    return int(n.decode()) if "cls" in s else int.from_bytes(n[-8:], "little")
+out = {}
+for at in sys.argv[1:]:
+    if at.endswith("wds"):
+        read = webdataset.WebDataset(sorted(glob.glob(at + "/*.tar")), shardshuffle=False)
+        out[at] = [row(Image.open(io.BytesIO(member(s))), label(s),
+            (s.get("txt") or s.get("text") or b"").decode()) for s in read]
+    else:
+        d = LocalDataset(at)
+        samples = [d[i] for i in range(len(d))]
+        out[at] = [row(s["image"] if "image" in s else s["jpg"], int(s["label"] if "label" in s else s["cls"]),
+            s.get("text") or s.get("txt") or "") for s in samples]
+print(json.dumps(out))
+"""
+
+
+def written(tmp_path: Path, seed: int, each: int) -> tuple[Path, Path]:
+    """A folder of images, and one of a Parquet file and of tars with the same samples and a text."""
+    folder, out = draw(tmp_path / "images", 3, each, seed=seed, size=(1, 90)), tmp_path / "records"
+    out.mkdir()
+    (tmp_path / "rows.json").write_text(json.dumps([[str(p), label] for p, label in listing(folder)]))
+    subprocess.run([formats(), "-W", "ignore", "-c", WRITE, tmp_path / "rows.json", out], check=True, timeout=300)
+    return folder, out
+
+
+@pytest.mark.parametrize("flags", [("--max-size", 50), ("--max-size", 50, "--quality", 90)], ids=["size", "quality"])
+def test_images_of_records_become_what_plain_images_become(tmp_path, flags):
+    folder, records = written(tmp_path, 4, 17)
+    sources = {
+        "plain": f"imagefolder:{folder}",
+        "parquet": f"parquet:{records}/rows.parquet?fields=image,label,text",
+        "tars": f"wds:{records}?fields=jpg,cls,txt",
+    }
+    encoded = set()
+    for name, uri in sources.items():
+        for to in ("wds", "mds"):
+            got = pack(uri, "--to", f"{to}:{tmp_path}/{name}.{to}", "--shard-size", "20000", "--verify", *flags)
+            assert got["samples"] == got["verified"] == 51 and got["shards"] > 1 and not got["bad"]
+            encoded.add(got["encoded"])
+    assert len(encoded) == 1 and encoded.pop() > 0
+    packs = [f"{tmp_path}/{name}.{to}" for name in sources for to in ("wds", "mds")]
+    p = subprocess.run([formats(), "-W", "ignore", "-c", READ, *packs], check=True, timeout=300, capture_output=True,
+                       text=True)  # fmt: skip
+    theirs = json.loads(p.stdout.splitlines()[-1])
+    want = theirs[packs[0]]
+    assert max(max(w, h) for _, w, h, *_ in want) == 50 and {f for f, *_ in want} >= {"JPEG"}
+    if "--quality" in flags:
+        assert {f for f, *_ in want} == {"JPEG"}
+    assert [r[4] for r in want] == [label for _, label in listing(folder)]
+    for at in packs[1:]:
+        text = [f"é {r[4]}" if "plain" not in at else "" for r in want]
+        assert theirs[at] == [[*r[:5], t] for r, t in zip(want, text, strict=True)], at
+
+
+@pytest.mark.parametrize("to", ["wds", "mds"])
+def test_a_pack_of_smaller_records_that_is_killed_goes_on_to_the_same_bytes(tmp_path, to):
+    _, records = written(tmp_path, 5, 60)
+    uri = f"parquet:{records}/rows.parquet?fields=image,label,text"
+    how = ["--shard-size", "32KiB", "--max-size", "70", "--quality", "85", "--shuffle", "3"]
+    begin = time.monotonic()
+    pack(uri, "--to", f"{to}:{tmp_path / 'whole'}", *how)
+    whole = min(time.monotonic() - begin, 1.0)  # a machine that stood still meanwhile tells nothing
+    pick, kills, out = random.Random(1), 0, tmp_path / "out"
+    for _ in range(30):
+        p = subprocess.Popen([find_binary(), "pack", uri, "--to", f"{to}:{out}", *how], stdout=subprocess.DEVNULL)
+        try:
+            p.wait(timeout=whole * pick.uniform(0.05, 0.6) if kills < 12 else 120)
+        except subprocess.TimeoutExpired:
+            p.send_signal(signal.SIGKILL)
+            p.wait()
+            kills += 1
+            continue
+        assert p.returncode == 0
+        break
+    else:
+        pytest.fail("no run came to its end")
+    assert kills > 0
+    assert tree(out) == tree(tmp_path / "whole")
+    got = pack(uri, "--to", f"{to}:{out}", *how, "--verify")
+    assert got["verified"] == got["earlier"] == 180 and not got["bad"]
