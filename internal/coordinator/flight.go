@@ -138,13 +138,6 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	return f, 0
 }
 
-// countStored counts what a sample weighs that is prepared for a job, or would be without jobs that are not visible.
-func (fl *flights) countStored(s *stream, x ident.ObjectID) {
-	if !s.making.Workers { // nothing of theirs is stored
-		s.stored.add(fl.cfg.Bytes(x))
-	}
-}
-
 // admitDecoded asks the decoded tier to keep a sample, if its job may: see mayKeep for one that no other job wants.
 func (fl *flights) admitDecoded(key ident.Key, s *stream, alone bool) (h residency.Handle, admitted bool) {
 	x := key.Object

@@ -1,5 +1,7 @@
 package coordinator
 
+import "larder/internal/ident"
+
 // clockOf is the clock of the turns of a stream: what workers of clients do is queued apart from the executor's work.
 func (fl *flights) clockOf(s *stream) *uint64 {
 	if s.making.Workers {
@@ -35,5 +37,12 @@ func (fl *flights) besideTurn(s *stream) uint64 {
 func (fl *flights) servedBeside(s *stream, turn uint64) {
 	if s.making.Native {
 		fl.turn = max(fl.turn, turn)
+	}
+}
+
+// countStored counts what a sample weighs that is prepared for a job, or would be without jobs that are not visible.
+func (fl *flights) countStored(s *stream, x ident.ObjectID) {
+	if !s.making.Workers { // nothing of theirs is stored
+		s.stored.add(fl.cfg.Bytes(x))
 	}
 }

@@ -158,7 +158,7 @@ func (l *library) reindex(
 	return now, before, err
 }
 
-// indexing says how far the indexes are that are under way: to another user those that he waits for. No folder is
+// indexing says how far the indexes are that are under way: to another user those that this user waits for. No folder is
 // looked at for it: one whose server does not answer would hold up the status of the daemon.
 func (l *library) indexing(asks *owner) []*larderv1.Indexing {
 	var out []*larderv1.Indexing

@@ -72,7 +72,7 @@ func (d *declarations) expect(uri string) {
 	}
 }
 
-// settled notes that he did, or could not.
+// settled notes that the client registered its job, or could not.
 func (d *declarations) settled(uri string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

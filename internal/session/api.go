@@ -37,7 +37,7 @@ type Batch struct {
 //
 // A sink may be used before Attach has returned: what it is given waits until the client has the ring.
 type Sink interface {
-	// Batch leases a slot to the client. The sink takes its own reference to NewSegment, the caller keeps his.
+	// Batch leases a slot to the client. The sink takes its own reference to NewSegment, the caller keeps its own.
 	Batch(Batch)
 	// EpochEnd follows the last batch of an epoch.
 	EpochEnd(*larderv1.EpochEnd)

@@ -84,8 +84,19 @@ def attributes(name: str) -> tuple[str, ...] | None:
 
 
 def _of_images(dtypes: dict[Any, Any]) -> Any:
-    """The dtype that v2's ToDtype gives images, of its dtypes by type of input."""
+    """The dtype that v2's ToDtype gives images, of its dtypes by type of input.
+
+    v2 looks for the very type, then for "others": an Image never takes the entry of Tensor, nor the other way round.
+    """
     named = {getattr(kind, "__name__", kind): dtype for kind, dtype in dtypes.items()}
+    others = named.get("others")
+    if "Tensor" in named and ("Image" in named or "others" in named) and named["Tensor"] != named.get("Image", others):
+        raise InvalidError(
+            f"transform: ToDtype has other dtypes for images than for plain tensors in {dtypes!r:.200}",
+            reason="RECIPE_INVALID",
+            subject="ToDtype",
+            hint="leave torch.Tensor out, and name one for images, {tv_tensors.Image: torch.float32}",
+        )
     dtype = next((named[kind] for kind in ("Image", "Tensor", "others") if kind in named), None)
     if dtype is None:
         raise InvalidError(

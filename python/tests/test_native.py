@@ -225,6 +225,13 @@ def test_casts_of_v2_in_a_recipe(v2):
     for dtypes in ({Mask: torch.float32}, {Mask: torch.float32, "others": None}):
         with pytest.raises(larder.InvalidError, match="ToDtype has no dtype for images"):
             args(v2("ToDtype", dtype=dtypes, scale=True))
+    for dtypes in (  # an Image takes "others", and a tensor its own: which one comes is not known here
+        {torch.Tensor: torch.float32, "others": None},
+        {torch.Tensor: torch.float32, "others": torch.float64},
+        {torch.Tensor: torch.uint8, Image: torch.float32},
+    ):
+        with pytest.raises(larder.InvalidError, match="other dtypes for images than for plain tensors"):
+            args(v2("ToDtype", dtype=dtypes, scale=True))
 
 
 @pytest.fixture

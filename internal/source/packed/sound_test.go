@@ -60,11 +60,20 @@ func bytesOfFeature(values ...[]byte) []byte {
 func soundSets(t testing.TB) map[string]disk {
 	t.Helper()
 	one, two := waveOf(-32768, 16384, 0), flacOf(t, 16, [][]int32{slices.Repeat([]int32{1 << 14}, 20)})
+	rows := [][][]byte{{one, []byte("first")}, {two, []byte("second")}}
+	records := [][]byte{exampleOf("clip", bytesOfFeature(one)), exampleOf("clip", bytesOfFeature(two))}
+	for i := range int16(12) { // files of at least 2 KiB
+		values := make([]int16, 80)
+		for k := range values {
+			values[k] = int16(k*k)*7 - i
+		}
+		clip := waveOf(values...)
+		rows = append(rows, [][]byte{clip, []byte(fmt.Sprint(i))})
+		records = append(records, exampleOf("clip", bytesOfFeature(clip)))
+	}
 	return map[string]disk{
-		"mds:?audio=clip": {"/d/a.mds": mdsTable([]string{"clip", "jpg"}, []string{"bytes", "jpeg"},
-			[][]byte{one, []byte("first")}, [][]byte{two, []byte("second")})},
-		"tfrecord:": {"/d/a.tfrecord": tfRecordOf(exampleOf("clip", bytesOfFeature(one)),
-			exampleOf("clip", bytesOfFeature(two)))},
+		"mds:?audio=clip": {"/d/a.mds": mdsTable([]string{"clip", "jpg"}, []string{"bytes", "jpeg"}, rows...)},
+		"tfrecord:":       {"/d/a.tfrecord": tfRecordOf(records...)},
 	}
 }
 
@@ -147,7 +156,7 @@ func TestRatesOfSoundAreProperties(t *testing.T) {
 		t.Errorf("%q, %v", names, err)
 	}
 	s, got, _, err := readAll(mds{}, ForProperty(a, "clip_rate"), d, "/d/a.mds")
-	if err != nil || len(got) != 2 || show(t, &s, got[1]) != "clip_rate=[][16000]" {
+	if err != nil || len(got) != 14 || show(t, &s, got[1]) != "clip_rate=[][16000]" {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -121,7 +121,7 @@ func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
 		}
 		out := make([][]byte, to-from)
 		for i := range out {
-			if out[i], err = r.joined(c, inner[int64(i)*n : int64(i+1)*n]); err != nil {
+			if out[i], err = r.joined(c, inner[int64(i)*n:int64(i+1)*n]); err != nil {
 				return nil, err
 			}
 		}
@@ -138,7 +138,7 @@ func (r *reader) present(c *Field, from, to int64) ([][]byte, error) {
 			return nil, err
 		}
 		for i := range out {
-			if out[i], err = r.joined(c, inner[all[i]-first : all[i+1]-first]); err != nil {
+			if out[i], err = r.joined(c, inner[all[i]-first:all[i+1]-first]); err != nil {
 				return nil, err
 			}
 		}
