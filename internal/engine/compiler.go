@@ -98,7 +98,7 @@ func (c *compiler) compile(
 	if j.life.Given || spec.GetAdvance() == "on_request" {
 		j.life.Advance = jobs.OnRequest
 	}
-	j.chooseSlots()
+	c.chooseSlots(j)
 	j.brief = sync.OnceValue(func() *larderv1.JobSpec {
 		s := proto.CloneOf(spec)
 		s.Indices = nil
@@ -149,18 +149,18 @@ func (c *compiler) compile(
 const manySlots, shortRing = 16, 16 << 20
 
 // chooseSlots gives the spec its prefetch, if it has none, and the ring as many slots.
-func (j *job) chooseSlots() {
+func (c *compiler) chooseSlots(j *job) {
 	if j.spec.GetPrefetch() == 0 {
-		j.spec.Prefetch = j.prefetch()
+		j.chosen, j.spec.Prefetch = true, c.prefetch(j)
 	}
 	j.life.Slots = int(j.spec.GetPrefetch()) + 2
 }
 
 // prefetch is how many batches are prepared ahead for a job that does not say. Where rows are copies of small records,
 // a batch takes less than what comes with it: a sync of the journal, waking the loop, workers and client. More slots
-// have these serve several batches at once. It follows from the spec and the dataset's schema alone, so that all ranks
-// of a job get the same answer. Measured in docs/measurements/stores.md.
-func (j *job) prefetch() uint32 {
+// have these serve several batches at once. It depends on what other rings take: ranks that come later get the
+// answer of the first, see register. Measured in docs/measurements/stores.md.
+func (c *compiler) prefetch(j *job) uint32 {
 	m := j.Made
 	if m == nil || j.ByClients() || m.Image || len(m.Runs) > 0 || j.life.Given {
 		return 2
@@ -171,7 +171,9 @@ func (j *job) prefetch() uint32 {
 	if _, blocks, err := parseBlocks(j.spec.GetOrder()); blocks || err != nil { // what is planned holds blocks
 		return 2
 	}
-	return uint32(min(max(shortRing/(int64(j.life.Batch)*j.sampleBytes()), 4), manySlots)) - 2
+	free := (c.rings.Limit() - c.rings.Used()) / 8 // leave room for others, and never ask for what 4 slots would not
+	room := min(shortRing, free) / int64(j.life.World)
+	return uint32(min(max(room/(int64(j.life.Batch)*j.sampleBytes()), 4), manySlots)) - 2
 }
 
 // modeOf reads the order of a job with so many samples. What comes from a file, or walks through blocks (takeWindow),

@@ -25,6 +25,7 @@ type job struct {
 	notes      []string // what was decided otherwise than asked, and why
 	subsets    *subsets
 	seed       *atomic.Uint64  // of random parameters, once it is registered
+	chosen     bool            // the spec's prefetch is the daemon's choice
 	resume     *recordedResume // what it continues from; nil = it began by itself
 	rows       int             // that a slot of its rings has room for: no batch may have more
 	window     *window         // of blocks, for order blocks; nil = it has another order

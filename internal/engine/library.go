@@ -158,8 +158,8 @@ func (l *library) reindex(
 	return now, before, err
 }
 
-// indexing says how far the indexes are that are under way: to another user those that this user waits for. No folder is
-// looked at for it: one whose server does not answer would hold up the status of the daemon.
+// indexing says how far the indexes are that are under way; a user but the owner sees those that this user asked for.
+// No folder is looked at for it: one whose server does not answer would hold up the status of the daemon.
 func (l *library) indexing(asks *owner) []*larderv1.Indexing {
 	var out []*larderv1.Indexing
 	for _, x := range l.catalog.Indexing() {

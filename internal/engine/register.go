@@ -90,7 +90,7 @@ func (e *Engine) register(
 		return nil, err
 	}
 	if live {
-		if req.GetSpec().GetPrefetch() == 0 { // an earlier daemon may have chosen otherwise
+		if j.chosen { // with more or less memory for rings, or by an earlier daemon, it may have been otherwise
 			spec.Prefetch = old.spec.GetPrefetch()
 		}
 		if err := old.sameAs(spec); err != nil {
@@ -145,7 +145,7 @@ func (e *Engine) admit(ctx context.Context, j *job, reg coordinator.Register) er
 func (e *Engine) resume(
 	ctx context.Context, t *resume.Token, changed bool, j *job, reg *coordinator.Register,
 ) (same *job, err error) {
-	same, kill, err := e.jobs.takeOver(ctx, e.rings, j.spec, t)
+	same, kill, err := e.jobs.takeOver(ctx, e.rings, j, t)
 	if err != nil || same != nil {
 		return same, err
 	}

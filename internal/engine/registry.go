@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
@@ -14,7 +16,6 @@ import (
 	"larder/internal/nearest"
 	"larder/internal/resume"
 	"larder/internal/source"
-	larderv1 "larder/proto/larder/v1"
 	"larder/tiers/disk"
 )
 
@@ -237,8 +238,9 @@ func (r *registry) sketched(data *source.Dataset, a asked) *resume.Sketch {
 // takeOver makes room for a job that continues from a token: a job of that name whose clients are all gone ends. It
 // returns the job instead when it is the very one, made by another rank of it.
 func (r *registry) takeOver(
-	ctx context.Context, rings *ring.Set, spec *larderv1.JobSpec, t *resume.Token,
+	ctx context.Context, rings *ring.Set, j *job, t *resume.Token,
 ) (same *job, kill func() error, err error) {
+	spec := j.spec
 	old, live, err := r.live(ctx, spec.GetName())
 	if err != nil || !live {
 		return nil, func() error { return nil }, err
@@ -246,6 +248,10 @@ func (r *registry) takeOver(
 	v, err := r.loop.lookup(ctx, old.ID)
 	if err != nil || v == nil {
 		return nil, func() error { return nil }, err
+	}
+	if j.chosen { // see register
+		spec = proto.CloneOf(spec)
+		spec.Prefetch = old.spec.GetPrefetch()
 	}
 	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun() && old.diff(spec) == "" {
 		return old, nil, nil

@@ -101,7 +101,11 @@ func (s *snapshot) packedNotes(ignored []Ignored) []string {
 		parts = append(parts, count(k.Files)+" "+printable(k.Kind))
 	}
 	if len(parts) > 0 {
-		notes = append(notes, "larder delivers images and labels; not delivered: "+list(parts))
+		delivers := "larder delivers images and labels; "
+		if s.records() {
+			delivers = ""
+		}
+		notes = append(notes, delivers+"not delivered: "+list(parts))
 	}
 	if n := s.report.Without; n > 0 {
 		why := map[bool]string{false: "have no image", true: "have not all fields of ?fields="}[s.records()]

@@ -70,7 +70,8 @@ var packedHint = map[string]string{
 
 // hintFor is the hint of a scheme. What :: or ? cut in paths that could not be read may be meant as one path.
 func hintFor(scheme, paths string) string {
-	if strings.Contains(paths, "::") || strings.Contains(paths, "?") {
+	path, query, has := strings.Cut(paths, "?")
+	if strings.Contains(path, "::") || has && !strings.Contains(query, "=") { // else it is meant as arguments
 		return packedHint[scheme] + "; a path that holds :: or ? cannot be written here: make a symbolic link to it"
 	}
 	return packedHint[scheme]
@@ -92,7 +93,7 @@ func parseFolder(uri string) (root string, err error) {
 	if !ok || strings.ContainsAny(scheme, "/.~") {
 		hint := folderHint + ". " + allSchemes()
 		if uri != "" && strings.ContainsAny(uri, "/.") {
-			hint = "did you mean imagefolder:" + store.Redact(uri) + "? " + allSchemes()
+			hint = "did you mean " + likely(uri) + ":" + store.Redact(uri) + "? " + allSchemes()
 		}
 		return "", errs.New(errs.Invalid, store.Redact(uri), hint, "dataset %q has no scheme", store.Redact(uri))
 	}
@@ -131,18 +132,22 @@ func parseFolder(uri string) (root string, err error) {
 
 func unknownScheme(uri, scheme, rest string) error {
 	if store.IsRemote(uri) && nearest.Word(scheme, []string{schemeImageFolder}) == "" {
-		switch _, err := storedRoot(uri, uri); {
-		case errs.Is(err, errs.Unsupported):
+		format, known := likely(uri), store.IsStore(scheme)
+		_, err := storedRoot(uri, uri)
+		if errs.Is(err, errs.Unsupported) && (format == schemeImageFolder || !known) {
 			return err
-		case err == nil:
-			return errs.New(errs.Invalid, store.Redact(uri), "did you mean imagefolder:"+store.Redact(uri)+"?",
-				"dataset %q: scheme %q says where it is, and not what kind of dataset", store.Redact(uri), scheme)
+		}
+		if known && err != nil && !errs.Is(err, errs.Unsupported) {
+			return err
+		}
+		if known {
+			return sayFormat(uri, scheme, format)
 		}
 	}
 	shown := store.Redact(uri)
 	switch {
 	case strings.EqualFold(scheme, "file"):
-		return errs.New(errs.Invalid, shown, "did you mean imagefolder:"+printable(rest)+"?",
+		return errs.New(errs.Invalid, shown, "did you mean "+likely(rest)+":"+printable(rest)+"?",
 			"dataset %q: scheme %q does not say what kind of folder it is", shown, scheme)
 	case nearest.Word(scheme, schemes()) != "":
 		return errs.New(errs.Invalid, shown, "did you mean "+nearest.Word(scheme, schemes())+":"+store.Redact(rest)+"?",
@@ -151,10 +156,38 @@ func unknownScheme(uri, scheme, rest string) error {
 		return errs.New(errs.Invalid, shown, packedHint[alsoCalled[strings.ToLower(scheme)]],
 			"dataset %q: unknown scheme %q", shown, scheme)
 	case rest != "" && !strings.HasPrefix(rest, "//"):
-		return errs.New(errs.Invalid, shown, "did you mean imagefolder:"+store.Redact(rest)+"? "+allSchemes(),
+		return errs.New(errs.Invalid, shown, "did you mean "+likely(rest)+":"+store.Redact(rest)+"? "+allSchemes(),
 			"dataset %q: unknown scheme %q", shown, scheme)
 	}
 	return errs.New(errs.Invalid, shown, folderHint+". "+allSchemes(), "dataset %q: unknown scheme %q", shown, scheme)
+}
+
+// sayFormat is the error of a uri of a store that does not say what kind of dataset it holds.
+func sayFormat(uri, scheme, format string) error {
+	return errs.New(errs.Invalid, store.Redact(uri), "did you mean "+format+":"+store.Redact(uri)+"? "+allSchemes(),
+		"dataset %q: scheme %q says where it is, and not what kind of dataset", store.Redact(uri), scheme)
+}
+
+// likely is the scheme of a dataset whose uri does not say it, by the end of its path.
+func likely(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	path = strings.ToLower(path)
+	for _, x := range likelyFormats {
+		if strings.HasSuffix(path, x.suffix) {
+			return x.scheme
+		}
+	}
+	return schemeImageFolder
+}
+
+// likelyFormats are the suffixes that say what a file is. Of those of several formats, it is the more common one.
+var likelyFormats = []struct{ suffix, scheme string }{
+	{".tar", "wds"}, {".tar.gz", "wds"}, {".tgz", "wds"}, {".tar.zst", "wds"}, {".parquet", "parquet"}, {".mdb", "lmdb"},
+	{".tfrecord", "tfrecord"}, {".tfrecords", "tfrecord"}, {".beton", "beton"}, {".npy", "npy"}, {".npz", "npz"},
+	{".jsonl", "jsonl"}, {".ndjson", "jsonl"}, {".jsonl.gz", "jsonl"}, {".jsonl.zst", "jsonl"}, {".csv", "csv"},
+	{".tsv", "csv"}, {".csv.gz", "csv"}, {".csv.zst", "csv"}, {".txt", "text"}, {".txt.gz", "text"}, {".txt.zst", "text"},
+	{".fa", "fasta"}, {".fasta", "fasta"}, {".fna", "fasta"}, {".faa", "fasta"}, {".fas", "fasta"}, {".ffn", "fasta"},
+	{".fa.gz", "fasta"}, {".fasta.gz", "fasta"}, {".arrow", "hf"}, {".parq", "parquet"}, {".pq", "parquet"},
 }
 
 // alsoCalled are other names of formats, as their writers use them, that are not near to the scheme.

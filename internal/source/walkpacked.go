@@ -511,9 +511,12 @@ func (m *merger) finish(rs *rootState) (*snapshot, []fileMeta, error) {
 	m.s.report.Folders = len(m.s.dirs) + len(m.s.lists)
 	m.s.seal(m.meta)
 	if m.s.live == 0 {
-		return nil, nil, errs.New(errs.DatasetEmpty, printable(rs.uri), packedHint[rs.format.Scheme()],
-			"none of the %d files of %s holds %s%s", m.s.report.Folders, printable(rs.uri), m.s.kindOfSample(),
-			seen(m.s.report.Kinds))
+		hint := packedHint[rs.format.Scheme()]
+		if m.s.report.Kinds[packed.ShortFiles] > 0 {
+			hint = "lower ?seq_len=: a window has one id more"
+		}
+		return nil, nil, errs.New(errs.DatasetEmpty, printable(rs.uri), hint, "none of the %d files of %s holds %s%s",
+			m.s.report.Folders, printable(rs.uri), m.s.kindOfSample(), seen(m.s.report.Kinds))
 	}
 	return m.s, m.meta, nil
 }

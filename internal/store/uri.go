@@ -63,6 +63,11 @@ func IsRemote(uri string) bool {
 	return ok && scheme != "" && !strings.Contains(scheme, "/") && scheme != schemeFile
 }
 
+// IsStore reports whether a scheme is that of a store.
+func IsStore(scheme string) bool {
+	return scheme != schemeFile && slices.Contains(Schemes, scheme)
+}
+
 // Parse takes a URI, or a plain path, which is made absolute. Nothing is percent-decoded, but in a web address.
 // Errors are *errs.Error of reason INVALID_ARGUMENT, or UNSUPPORTED for a scheme that is not built.
 func Parse(uri string) (Location, error) {

@@ -52,6 +52,8 @@ def test_packs_of_records_are_read_by_the_formats_own_readers(tmp_path, seed):
             continue
         if "indexed-" in uri or ("borders=" in uri and "some.bin" not in uri):
             continue  # windows of ids: some of each kind are enough
+        if uri.endswith("a.tsv") or "delimiter=" in uri:
+            continue  # columns with names that no member of a tar can have
         scheme, _, rest = uri.partition(":")
         for to in ("mds", "wds"):
             source, rows = f"{scheme}:{out}/{rest}", samples

@@ -251,7 +251,7 @@ func (p *Pool) Flush() {
 // enqueue gives a task to the workers; p.mu is held.
 func (p *Pool) enqueue(t task) {
 	x, fresh := t.what.(coordinator.Prepare)
-	fresh = fresh && t.native == nil // what is read for another job keeps its result itself
+	fresh = fresh && t.native == nil // who asked for what is read beside it keeps the result
 	if _, augment := t.what.(coordinator.Augment); augment && t.job != nil && t.job.ByClients() {
 		fresh = true // it makes a copy of a record that is none of these copies
 	}

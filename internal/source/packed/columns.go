@@ -79,7 +79,7 @@ func (t *arrowColumns) columns(a Address) ([]arrowColumn, error) {
 			return nil, err
 		}
 	}
-	if err := b.checkAudio(); err != nil {
+	if err := b.checkArgs(); err != nil {
 		return nil, err
 	}
 	want := a.Fields()

@@ -227,6 +227,9 @@ func ParseAddress(scheme, rest string) (Address, error) {
 				return a, fmt.Errorf("%s: knows no ?%s=, only ?%s=", scheme, k,
 					strings.Join(slices.Sorted(maps.Keys(args[scheme])), "=, ?"))
 			}
+			if _, twice := a.Args[k]; twice {
+				return a, fmt.Errorf("%s: ?%s= is given twice", scheme, k)
+			}
 			if err := fits(v); err != nil {
 				return a, fmt.Errorf("%s is %q, %w", k, v, err)
 			}

@@ -121,7 +121,9 @@ func (c *columns) find(a Address, name string) (column int, is sound) {
 		return i, 0
 	}
 	if of, ok := strings.CutSuffix(name, rateName("")); ok && a.wants("audio", of) {
-		return slices.Index(c.Names, of), soundRate
+		if i := slices.Index(c.Names, of); i >= 0 && c.Encodings[i] == "bytes" {
+			return i, soundRate
+		}
 	}
 	return -1, 0
 }

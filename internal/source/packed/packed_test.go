@@ -364,7 +364,7 @@ func TestAddresses(t *testing.T) {
 	}
 	for _, bad := range []string{"wds:", "wds:/a::", "wds:~/x", "wds:s3://b/x.tar", "wds:/a?split=test",
 		"idx:/d?spilt=test",
-		"idx:/d?split=val", "mds:/a\x00"} {
+		"idx:/d?split=val", "tokens:/d/a.bin?seq_len=64&seq_len=5", "mds:/a\x00"} {
 		scheme, rest, _ := strings.Cut(bad, ":")
 		if a, err := ParseAddress(scheme, rest); err == nil {
 			t.Errorf("%q was read as %s", bad, a)
@@ -380,7 +380,14 @@ func TestPicklesAndCompressionAreRefused(t *testing.T) {
 	if _, _, err := (cifar{10}).Files(Address{Path: dir}); err == nil || !strings.Contains(err.Error(), "pickles") {
 		t.Errorf("the Python version of CIFAR: %v", err)
 	}
-	if _, _, err := (wds{}).Files(Address{Path: dir + "/train"}); err == nil || !strings.Contains(err.Error(), ".tar") {
+	if _, _, err := (wds{}).Files(Address{Path: dir + "/train"}); err == nil ||
+		!strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("no file: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "plain"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (wds{}).Files(Address{Path: dir + "/plain"}); err == nil || !strings.Contains(err.Error(), ".tar") {
 		t.Errorf("a file without .tar: %v", err)
 	}
 	if _, _, err := (wds{}).Files(Address{Path: dir + "/{0..1}.tar.xz"}); err == nil ||

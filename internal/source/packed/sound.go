@@ -61,11 +61,14 @@ func soundOf(s *record.Schema, name string) (soundInto, bool) {
 }
 
 // audio are the names of ?audio=.
-func (a Address) audio() []string {
-	if a.Args["audio"] == "" {
+func (a Address) audio() []string { return a.named("audio") }
+
+// named are the fields that an argument names.
+func (a Address) named(arg string) []string {
+	if a.Args[arg] == "" {
 		return nil
 	}
-	return strings.Split(a.Args["audio"], ",")
+	return strings.Split(a.Args[arg], ",")
 }
 
 // hearing decodes a file of sound.
@@ -132,33 +135,41 @@ func (b *columnBuilder) sounds(c *arrowColumn, name string) (bool, error) {
 	return true, nil
 }
 
-// checkAudio refuses a name of ?audio= that is no column of bytes, and drops the rates of sounds of which the table has
-// a column.
-func (b *columnBuilder) checkAudio() error {
+// checkArgs refuses a name of ?audio= that is no column of bytes, and one of ?raw= that is none at all. It drops the
+// rates of sounds of which the table has a column.
+func (b *columnBuilder) checkArgs() error {
 	has := func(name string, sounds bool) bool {
 		return slices.ContainsFunc(b.out, func(c arrowColumn) bool {
 			return c.field.Name == name && (!sounds || c.sound == soundSamples)
 		})
 	}
-	for _, name := range b.a.audio() {
-		if !has(name, true) {
-			return noSound(name, has(name, false) || slices.Contains(b.names, name), schemaOf(b.out).Fields)
+	for _, name := range b.a.named("raw") { // of any type: it is bytes already, or has no field
+		if !has(name, false) && !slices.Contains(b.names, name) {
+			return noBytes("raw", name, false, schemaOf(b.out).Fields)
 		}
 	}
+	for _, name := range b.a.audio() {
+		if !has(name, true) {
+			return noBytes("audio", name, has(name, false) || slices.Contains(b.names, name), schemaOf(b.out).Fields)
+		}
+	}
+	all := slices.Clone(b.out)
 	b.out = slices.DeleteFunc(b.out, func(c arrowColumn) bool {
-		return c.sound == soundRate && slices.ContainsFunc(b.out, func(d arrowColumn) bool {
+		return c.sound == soundRate && slices.ContainsFunc(all, func(d arrowColumn) bool {
 			return d.sound != soundRate && d.field.Name == c.field.Name
 		})
 	})
 	return nil
 }
 
-// noSound says that a name of ?audio= is there, but not as bytes, or is not there.
-func noSound(name string, there bool, fields []record.Field) error {
+// noBytes says that a name of an argument is there, but not as bytes, or is not there.
+func noBytes(arg, name string, there bool, fields []record.Field) error {
 	if there {
-		return fmt.Errorf("?audio= names %q, which does not hold bytes; sound lies in fields of bytes", name)
+		what := map[string]string{"audio": "sound lies in fields of bytes", "text": "text lies in features of bytes",
+			"raw": "other features are as they are stored"}[arg]
+		return fmt.Errorf("?%s= names %q, which does not hold bytes; %s", arg, name, what)
 	}
-	return fmt.Errorf("?audio= names %q, and there are %s", name, quotedNames(fields))
+	return fmt.Errorf("?%s= names %q, and there are %s", arg, name, quotedNames(fields))
 }
 
 // tableSource is a column of a table, and the fields that it gives: one, or those of its sound.

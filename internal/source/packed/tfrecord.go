@@ -243,7 +243,7 @@ func (s *tfSeen) schema(a Address) (record.Schema, error) {
 	if s.records == 0 {
 		return record.Schema{}, errors.New("its files have no records")
 	}
-	if err := s.checkAudio(a); err != nil {
+	if err := s.checkArgs(a); err != nil {
 		return record.Schema{}, err
 	}
 	var fields []record.Field

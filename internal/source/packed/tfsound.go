@@ -14,18 +14,23 @@ func (s *tfSeen) isSound(a Address, name string) bool {
 	return a.wants("audio", name) || k.sounds == s.records && !a.wants("raw", name)
 }
 
-// checkAudio checks the names of ?audio=.
-func (s *tfSeen) checkAudio(a Address) error {
-	for _, name := range a.audio() {
-		k, there := s.keys[name]
-		if there && k.kind == bytesFeature && k.high <= 1 {
-			continue
+// checkArgs checks the names of ?audio=, ?text= and ?raw=.
+func (s *tfSeen) checkArgs(a Address) error {
+	for _, arg := range []string{"audio", "raw", "text"} {
+		for _, name := range a.named(arg) {
+			k, there := s.keys[name]
+			if there && k.kind == bytesFeature && k.high <= 1 {
+				continue
+			}
+			if there && k.kind == bytesFeature {
+				return fmt.Errorf("?%s= names %q, which has several byte strings in a record: no field can", arg, name)
+			}
+			fields := make([]record.Field, len(s.order))
+			for i, key := range slices.Sorted(slices.Values(s.order)) {
+				fields[i].Name = key
+			}
+			return noBytes(arg, name, there, fields)
 		}
-		fields := make([]record.Field, len(s.order))
-		for i, key := range slices.Sorted(slices.Values(s.order)) {
-			fields[i].Name = key
-		}
-		return noSound(name, there, fields)
 	}
 	return nil
 }

@@ -29,6 +29,9 @@ const (
 	megatronDocs  = "idx" // ?doc=idx: borders are those of the .idx file
 )
 
+// ShortFiles is the kind of files that hold not one window.
+const ShortFiles = "files shorter than a window"
+
 func (tokens) Scheme() string { return "tokens" }
 
 // docID accepts the id that ends a document, or idx.
@@ -348,7 +351,7 @@ func (tokens) Scan(ctx context.Context, a Address, f File, emit func(Sample) err
 		return t.scanPieces(ctx, f, emit)
 	}
 	if t.windows() == 0 && t.n > 0 {
-		return Found{Skipped: map[string]int{"files shorter than a window": 1}}, nil
+		return Found{Skipped: map[string]int{ShortFiles: 1}}, nil
 	}
 	dims := make([][]int64, len(f.Schema.Fields))
 	for i := range dims {

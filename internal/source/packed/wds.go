@@ -63,6 +63,9 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 			return nil, nil, fmt.Errorf("%q is compressed in a way that larder does not read; unpack it to a .tar, or write "+
 				"%s", f, strings.Join(tarPackings, ", "))
 		default:
+			if there, err := a.exists(f); err == nil && !there {
+				return nil, nil, fmt.Errorf("%q does not exist", f)
+			}
 			return nil, nil, fmt.Errorf("%q is neither a folder nor does it end in .tar, %s", f, strings.Join(tarPackings, ", "))
 		}
 	}
