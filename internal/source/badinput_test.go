@@ -143,7 +143,7 @@ func TestUnknownSchemes(t *testing.T) {
 		"file:///d/x.parquet":    "did you mean parquet:///d/x.parquet?",
 		"s3://bucket/a.TGZ":      "did you mean wds:s3://bucket/a.TGZ? " + all,
 		"s3://buckets/y.npy":     "did you mean npy:s3://buckets/y.npy? " + all,
-		"s3://x/y.npy":           "3 to 63",
+		"s3://x/y.npy":           `"x" is no name of a bucket`,
 		"data/train":             "did you mean imagefolder:data/train? " + all,
 		"webdataset:x/{0..9}":    "write wds:DIR",
 		"WebDataset://h/{0..9}":  "write wds:DIR",

@@ -71,7 +71,8 @@ var packedHint = map[string]string{
 // hintFor is the hint of a scheme. What :: or ? cut in paths that could not be read may be meant as one path.
 func hintFor(scheme, paths string) string {
 	path, query, has := strings.Cut(paths, "?")
-	if strings.Contains(path, "::") || has && !strings.Contains(query, "=") { // else it is meant as arguments
+	first, _, _ := strings.Cut(query, "=")
+	if strings.Contains(path, "::") || has && !packed.Takes(scheme, first) { // else arguments are meant
 		return packedHint[scheme] + "; a path that holds :: or ? cannot be written here: make a symbolic link to it"
 	}
 	return packedHint[scheme]

@@ -211,6 +211,9 @@ func ByScheme(scheme string) (Format, bool) {
 	return nil, false
 }
 
+// Takes reports whether uris of a scheme may have an argument.
+func Takes(scheme, arg string) bool { return args[scheme][arg] != nil }
+
 // ParseAddress reads what follows the scheme of a uri. A relative path is resolved against the working directory.
 func ParseAddress(scheme, rest string) (Address, error) {
 	a := Address{Scheme: scheme}
