@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,9 +136,7 @@ func attempt(
 	var before, after runtime.MemStats
 	for i := range damages {
 		other := fileSet{}
-		for k, v := range s {
-			other[k] = v
-		}
+		maps.Copy(other, s)
 		var at int
 		other[path], at = spoil(i)
 		runtime.ReadMemStats(&before)
