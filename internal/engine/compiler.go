@@ -159,7 +159,7 @@ func (c *compiler) chooseSlots(j *job) {
 // prefetch is how many batches are prepared ahead for a job that does not say. Where rows are copies of small records,
 // a batch takes less than what comes with it: a sync of the journal, waking the loop, workers and client. More slots
 // have these serve several batches at once. It depends on what other rings take: ranks that come later get the
-// answer of the first, see register. Measured in docs/measurements/stores.md.
+// answer of the first, see diff. Measured in docs/measurements/stores.md.
 func (c *compiler) prefetch(j *job) uint32 {
 	m := j.Made
 	if m == nil || j.ByClients() || m.Image || len(m.Runs) > 0 || j.life.Given {

@@ -42,9 +42,9 @@ func (j *job) forWork() *work.Job {
 	return &j.Job
 }
 
-// sameAs refuses a spec that is not that of the live job.
-func (j *job) sameAs(spec *larderv1.JobSpec) error {
-	diff := j.diff(spec)
+// sameAs refuses another job than the live one.
+func (j *job) sameAs(other *job) error {
+	diff, spec := j.diff(other), other.spec
 	if diff == "" {
 		return nil
 	}
@@ -109,9 +109,15 @@ func (j *job) specWith(subset string) *larderv1.JobSpec {
 	return s
 }
 
-// diff names the fields in which a spec differs from the job's; empty = it is the same job. Its subset may be the one
-// it was registered with, or the one it was given last: scripts that come back still say the first.
-func (j *job) diff(spec *larderv1.JobSpec) string {
+// diff names the fields in which another job's spec differs; empty = it is the same job. Its subset may be the one
+// it was registered with, or the one it was given last: scripts that come back still say the first. A prefetch that
+// the daemon chose is no difference: with more or less memory for rings, or by an earlier daemon, it was another one.
+func (j *job) diff(other *job) string {
+	spec := other.spec
+	if other.chosen && spec.GetPrefetch() != j.spec.GetPrefetch() {
+		spec = proto.CloneOf(spec)
+		spec.Prefetch = j.spec.GetPrefetch()
+	}
 	if last := j.subsets.last().expr; spec.GetSubset() == last && last != j.spec.GetSubset() {
 		return specDiff(j.specWith(last), spec)
 	}

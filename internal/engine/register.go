@@ -90,10 +90,7 @@ func (e *Engine) register(
 		return nil, err
 	}
 	if live {
-		if j.chosen { // with more or less memory for rings, or by an earlier daemon, it may have been otherwise
-			spec.Prefetch = old.spec.GetPrefetch()
-		}
-		if err := old.sameAs(spec); err != nil {
+		if err := old.sameAs(j); err != nil {
 			return nil, err
 		}
 		v, err := e.views.describe(ctx, old.ID)

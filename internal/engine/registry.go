@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
@@ -249,11 +247,7 @@ func (r *registry) takeOver(
 	if err != nil || v == nil {
 		return nil, func() error { return nil }, err
 	}
-	if j.chosen { // see register
-		spec = proto.CloneOf(spec)
-		spec.Prefetch = old.spec.GetPrefetch()
-	}
-	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun() && old.diff(spec) == "" {
+	if old.resume != nil && old.resume.sum == t.Sum && !v.Begun() && old.diff(j) == "" {
 		return old, nil, nil
 	}
 	for rank := range v.Ranks {

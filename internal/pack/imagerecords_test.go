@@ -3,13 +3,10 @@ package pack
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
-	"syscall"
 	"testing"
 
 	"larder/internal/errs"
@@ -58,25 +55,7 @@ func TestInterruptedRunsThatEncodeRecords(t *testing.T) {
 	for _, format := range []string{WDS, MDS} {
 		cfg := Config{URI: uri, To: to(t, format), disk: disk{sync: unsynced}, ShardSize: 16 << 10, MaxSize: 40,
 			Quality: 85, Shuffle: 9}
-		must(t, cfg)
-		want := tree(t, cfg.To.Dir)
-		for n := range 3 {
-			cfg.To = to(t, format)
-			for ended, room := 0, 5_000*n; ; ended, room = ended+1, room+9_000 {
-				cfg.disk.create, cfg.Workers = failAfter(room, syscall.ENOSPC), 1+ended%4
-				_, err := Run(t.Context(), cfg)
-				if err == nil {
-					break
-				}
-				if !errors.Is(err, syscall.ENOSPC) || ended > 100 {
-					t.Fatalf("%s: %v", format, err)
-				}
-				damageWork(t, cfg.To.Dir, uint64(n+ended))
-			}
-			if !reflect.DeepEqual(tree(t, cfg.To.Dir), want) {
-				t.Fatalf("%s: %d: the pack differs", format, n)
-			}
-		}
+		cfg.To = continued(t, cfg, 3)
 		cfg.Quality, cfg.disk.create = 80, nil
 		if _, err := Run(t.Context(), cfg); !errs.Is(err, errs.AlreadyExists) ||
 			!strings.Contains(err.Error(), "--quality was 85 and is 80") {

@@ -94,29 +94,38 @@ func TestPacksOfRecords(t *testing.T) {
 	}
 }
 
+// continued makes a pack, then others that end wherever they may and are continued: they have the same bytes. It
+// returns where the last one lies.
+func continued(t *testing.T, cfg Config, times int) Target {
+	t.Helper()
+	format := cfg.To.Format
+	must(t, cfg)
+	want := tree(t, cfg.To.Dir)
+	for n := range times {
+		cfg.To = to(t, format)
+		for ended, room := 0, 5_000*n; ; ended, room = ended+1, room+9_000 {
+			cfg.disk.create, cfg.Workers = failAfter(room, syscall.ENOSPC), 1+ended%4
+			_, err := Run(t.Context(), cfg)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, syscall.ENOSPC) || ended > 100 {
+				t.Fatalf("%s: %v", format, err)
+			}
+			damageWork(t, cfg.To.Dir, uint64(n+ended))
+		}
+		if !reflect.DeepEqual(tree(t, cfg.To.Dir), want) {
+			t.Fatalf("%s: %d: the pack differs", format, n)
+		}
+	}
+	return cfg.To
+}
+
 // TestInterruptedRunsOfRecords: a run that ends wherever it may is continued, to the very bytes.
 func TestInterruptedRunsOfRecords(t *testing.T) {
 	for _, format := range []string{WDS, MDS} {
 		cfg := Config{URI: lines(t, 90), To: to(t, format), disk: disk{sync: unsynced}, ShardSize: 16 << 10, Shuffle: 9}
-		must(t, cfg)
-		want := tree(t, cfg.To.Dir)
-		for n := range 4 {
-			cfg.To = to(t, format)
-			for ended, room := 0, 5_000*n; ; ended, room = ended+1, room+9_000 {
-				cfg.disk.create, cfg.Workers = failAfter(room, syscall.ENOSPC), 1+ended%4
-				_, err := Run(t.Context(), cfg)
-				if err == nil {
-					break
-				}
-				if !errors.Is(err, syscall.ENOSPC) || ended > 100 {
-					t.Fatalf("%s: %v", format, err)
-				}
-				damageWork(t, cfg.To.Dir, uint64(n+ended))
-			}
-			if !reflect.DeepEqual(tree(t, cfg.To.Dir), want) {
-				t.Fatalf("%s: %d: the pack differs", format, n)
-			}
-		}
+		continued(t, cfg, 4)
 	}
 }
 

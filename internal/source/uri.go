@@ -135,13 +135,11 @@ func unknownScheme(uri, scheme, rest string) error {
 	if store.IsRemote(uri) && nearest.Word(scheme, []string{schemeImageFolder}) == "" {
 		format, known := likely(uri), store.IsStore(scheme)
 		_, err := storedRoot(uri, uri)
-		if errs.Is(err, errs.Unsupported) && (format == schemeImageFolder || !known) {
+		unsupported := errs.Is(err, errs.Unsupported) // as a folder of images
+		switch {
+		case !known && unsupported, known && err != nil && (!unsupported || format == schemeImageFolder):
 			return err
-		}
-		if known && err != nil && !errs.Is(err, errs.Unsupported) {
-			return err
-		}
-		if known {
+		case known:
 			return sayFormat(uri, scheme, format)
 		}
 	}
@@ -165,8 +163,9 @@ func unknownScheme(uri, scheme, rest string) error {
 
 // sayFormat is the error of a uri of a store that does not say what kind of dataset it holds.
 func sayFormat(uri, scheme, format string) error {
-	return errs.New(errs.Invalid, store.Redact(uri), "did you mean "+format+":"+store.Redact(uri)+"? "+allSchemes(),
-		"dataset %q: scheme %q says where it is, and not what kind of dataset", store.Redact(uri), scheme)
+	shown := store.Redact(uri)
+	return errs.New(errs.Invalid, shown, "did you mean "+format+":"+shown+"? "+allSchemes(),
+		"dataset %q: scheme %q says where it is, and not what kind of dataset", shown, scheme)
 }
 
 // likely is the scheme of a dataset whose uri does not say it, by the end of its path.

@@ -8,13 +8,12 @@ import hashlib
 import json
 import os
 import random
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from killed import run_killed, timed
 from real import draw, find_binary, formats, listing
 from test_e2e_packed import rows
 
@@ -112,28 +111,15 @@ print(json.dumps([a, b]))
 def test_a_pack_that_is_killed_goes_on_to_the_same_bytes(pack, tmp_path, scheme):
     folder = draw(tmp_path / "images", 4, 40, seed=5, size=(60, 200))
     how = ["--shard-size", "64KiB", "--max-size", "150", "--quality", "85", "--shuffle", "3"]
-    begin = time.monotonic()
-    pack(f"imagefolder:{folder}", "--to", f"{scheme}:{tmp_path / 'whole'}", *how)
-    whole = min(time.monotonic() - begin, 1.0)  # a machine that stood still meanwhile tells nothing
-    want = tree(tmp_path / "whole")
-    pick, kills = random.Random(1), 0
-    out = tmp_path / "out"
-    for _ in range(60):
-        p = subprocess.Popen([find_binary(), "pack", f"imagefolder:{folder}", "--to", f"{scheme}:{out}", *how],
-                             stdout=subprocess.DEVNULL)
-        try:
-            p.wait(timeout=whole * pick.uniform(0.05, 0.6) if kills < 25 else 120)
-        except subprocess.TimeoutExpired:
-            p.send_signal(signal.SIGKILL)
-            p.wait()
-            kills += 1
-            assert not list(out.glob("*.json")) or tree(out) == want or (out / ".larder-pack").exists()
-            continue
-        assert p.returncode == 0
-        break
-    else:
-        pytest.fail("no run came to its end")
-    assert kills > 0
+    images = f"imagefolder:{folder}"
+    whole = timed(lambda: pack(images, "--to", f"{scheme}:{tmp_path / 'whole'}", *how), 1.0)
+    want, out = tree(tmp_path / "whole"), tmp_path / "out"
+
+    def unfinished():
+        assert not list(out.glob("*.json")) or tree(out) == want or (out / ".larder-pack").exists()
+
+    command = [find_binary(), "pack", images, "--to", f"{scheme}:{out}", *how]
+    run_killed(command, whole, runs=60, kills=25, killed=unfinished)
     assert tree(out) == want
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from killed import run_killed, timed
 from real import draw, find_binary, formats, listing
 from record_told import told
+from test_e2e_pack import tree
 
 HERE = Path(__file__).resolve()
 
@@ -33,10 +32,6 @@ def pack(*args, check=0):
                        timeout=300)  # fmt: skip
     assert p.returncode == check, p.stderr
     return json.loads(p.stdout) if p.stdout else p.stderr
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def named(uri: str, fields: str) -> str:
@@ -189,24 +184,9 @@ def test_a_pack_of_smaller_records_that_is_killed_goes_on_to_the_same_bytes(tmp_
     _, records = written(tmp_path, 5, 60)
     uri = f"parquet:{records}/rows.parquet?fields=image,label,text"
     how = ["--shard-size", "32KiB", "--max-size", "70", "--quality", "85", "--shuffle", "3"]
-    begin = time.monotonic()
-    pack(uri, "--to", f"{to}:{tmp_path / 'whole'}", *how)
-    whole = min(time.monotonic() - begin, 1.0)  # a machine that stood still meanwhile tells nothing
-    pick, kills, out = random.Random(1), 0, tmp_path / "out"
-    for _ in range(30):
-        p = subprocess.Popen([find_binary(), "pack", uri, "--to", f"{to}:{out}", *how], stdout=subprocess.DEVNULL)
-        try:
-            p.wait(timeout=whole * pick.uniform(0.05, 0.6) if kills < 12 else 120)
-        except subprocess.TimeoutExpired:
-            p.send_signal(signal.SIGKILL)
-            p.wait()
-            kills += 1
-            continue
-        assert p.returncode == 0
-        break
-    else:
-        pytest.fail("no run came to its end")
-    assert kills > 0
+    whole = timed(lambda: pack(uri, "--to", f"{to}:{tmp_path / 'whole'}", *how), 1.0)
+    out = tmp_path / "out"
+    run_killed([find_binary(), "pack", uri, "--to", f"{to}:{out}", *how], whole, runs=30, kills=12)
     assert tree(out) == tree(tmp_path / "whole")
     got = pack(uri, "--to", f"{to}:{out}", *how, "--verify")
     assert got["verified"] == got["earlier"] == 180 and not got["bad"]

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed import run_killed, timed
 from real import draw, find_binary, formats
 from s3 import CREDENTIALS, SECRET, Server, images
 from test_e2e_pack import tree
@@ -82,29 +80,17 @@ def test_a_pack_in_a_bucket_is_that_in_a_folder(scheme, bucket, world, tmp_path)
 def test_a_pack_into_a_bucket_that_is_killed_goes_on(scheme, bucket, tmp_path):
     folder = draw(tmp_path / "images", 4, 30, seed=5, size=(60, 200))
     flags = ["--shard-size", "64KiB", "--max-size", "150", "--quality", "85", "--shuffle", "3"]
-    begin = time.monotonic()
-    run(bucket, tmp_path, f"imagefolder:{folder}", f"{scheme}:s3://packs/whole", *flags)
-    whole = min(time.monotonic() - begin, 2.0)  # a machine that stood still meanwhile tells nothing
+    images = f"imagefolder:{folder}"
+    whole = timed(lambda: run(bucket, tmp_path, images, f"{scheme}:s3://packs/whole", *flags), 2.0)
     want = tree(bucket.folder / "packs" / "whole")
-    pick, kills = random.Random(1), 0
-    args = command(f"imagefolder:{folder}", f"{scheme}:s3://packs/out", *flags)
-    for _ in range(40):
-        p = subprocess.Popen(args, stdout=subprocess.DEVNULL, env=environment(bucket, tmp_path))
-        try:
-            p.wait(timeout=whole * pick.uniform(0.05, 0.7) if kills < 12 else 120)
-        except subprocess.TimeoutExpired:
-            p.send_signal(signal.SIGKILL)
-            p.wait()
-            kills += 1
-            there = tree(bucket.folder / "packs" / "out")
-            shards = [n for n in there if "/" not in n and n.startswith("shard")]
-            assert all(there[n] == want[n] for n in shards), "a shard under its own name is whole"
-            continue
-        assert p.returncode == 0
-        break
-    else:
-        pytest.fail("no run came to its end")
-    assert kills > 0
+
+    def whole_shards():
+        there = tree(bucket.folder / "packs" / "out")
+        shards = [n for n in there if "/" not in n and n.startswith("shard")]
+        assert all(there[n] == want[n] for n in shards), "a shard under its own name is whole"
+
+    run_killed(command(images, f"{scheme}:s3://packs/out", *flags), whole, runs=40, kills=12, part=0.7,
+               env=environment(bucket, tmp_path), killed=whole_shards)
     assert tree(bucket.folder / "packs" / "out") == want
     assert not list(tmp_path.glob("larder-pack*"))  # temporary files have no names
 

@@ -58,10 +58,11 @@ func flip(r *xrand.Rand, b []byte) []byte {
 	return b
 }
 
-func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b []byte) []byte) {
-	from, to := t.TempDir(), t.TempDir()
-	s := openAt(t, Config{Dir: from, Size: 8 << 20})
-	put(s, "a", 0, 60)
+// written makes a tier of n entries and a block, and returns the paths of its files.
+func written(t *testing.T, dir string, n int, closed bool) []string {
+	t.Helper()
+	s := openAt(t, Config{Dir: dir, Size: 8 << 20})
+	put(s, "a", 0, n)
 	b, err := s.Block(context.Background(), "block", recordsOf("block"))
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +73,16 @@ func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b
 			t.Fatal(err)
 		}
 	}
-	list, err := filepath.Glob(from + "/larder-*")
+	list, err := filepath.Glob(dir + "/larder-*")
 	if err != nil || len(list) < 2 {
 		t.Fatal(list, err)
 	}
+	return list
+}
+
+func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b []byte) []byte) {
+	from, to := t.TempDir(), t.TempDir()
+	list := written(t, from, 60, closed)
 	for _, path := range list {
 		content, err := os.ReadFile(path)
 		if err != nil {
@@ -88,7 +95,8 @@ func harmed(t *testing.T, r *xrand.Rand, closed bool, harm func(r *xrand.Rand, b
 	for range 2 { // what was repaired is opened once more
 		again := openAt(t, Config{Dir: to, Size: 8 << 20})
 		countHits(t, again, "a", 0, 60)
-		if b, err = again.Block(context.Background(), "block", recordsOf("block")); err != nil {
+		b, err := again.Block(context.Background(), "block", recordsOf("block"))
+		if err != nil {
 			t.Fatal(err)
 		}
 		for i, want := range spooltest.Records("block", 300) {
@@ -126,20 +134,7 @@ func TestChecksumsStayWhatTheyAre(t *testing.T) {
 // TestFilesOfAnotherVersion: they are removed by the owner of the directory, and nothing in them is found.
 func TestFilesOfAnotherVersion(t *testing.T) {
 	dir := t.TempDir()
-	s := openAt(t, Config{Dir: dir, Size: 8 << 20})
-	put(s, "a", 0, 20)
-	b, err := s.Block(context.Background(), "block", recordsOf("block"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = b.Close()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	list, err := filepath.Glob(dir + "/larder-*")
-	if err != nil || len(list) < 2 {
-		t.Fatal(list, err)
-	}
+	list := written(t, dir, 20, true)
 	for _, path := range list {
 		content, err := os.ReadFile(path)
 		if err != nil {

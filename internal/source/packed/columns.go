@@ -96,11 +96,7 @@ func (t *arrowColumns) columns(a Address) ([]arrowColumn, error) {
 			if j := slices.Index(b.names, name); j >= 0 {
 				return nil, errors.New(b.refused[j])
 			}
-			all := make([]record.Field, len(b.out))
-			for j := range all {
-				all[j] = b.out[j].field
-			}
-			return nil, fmt.Errorf("?fields= names %q, and there are %s", name, quotedNames(all))
+			return nil, fmt.Errorf("?fields= names %q, and there are %s", name, quotedNames(schemaOf(b.out).Fields))
 		}
 		out[i] = b.out[k]
 	}

@@ -81,7 +81,7 @@ func storedSchema(s *record.Schema) *record.Schema {
 // -1 = none.
 func labelField(s *record.Schema, names []string) int {
 	for _, name := range names {
-		i := slices.IndexFunc(s.Fields, func(f record.Field) bool { return f.Name == name })
+		i := fieldNamed(s.Fields, name)
 		if i >= 0 && s.Fields[i].Kind == record.Scalar && s.Fields[i].DType != record.Bool &&
 			s.Fields[i].DType <= record.Int64 {
 			return i
@@ -107,6 +107,11 @@ func labelValue(d record.DType, b []byte) int64 {
 	return int64(n)
 }
 
+// fieldNamed is the place of a field among others; -1 = there is none of that name.
+func fieldNamed(fields []record.Field, name string) int {
+	return slices.IndexFunc(fields, func(f record.Field) bool { return f.Name == name })
+}
+
 // choose keeps the fields that ?fields= names, in that order; all without it.
 func choose(fields []record.Field, a Address) ([]record.Field, error) {
 	want := a.Fields()
@@ -115,7 +120,7 @@ func choose(fields []record.Field, a Address) ([]record.Field, error) {
 	}
 	out := make([]record.Field, len(want))
 	for i, name := range want {
-		k := slices.IndexFunc(fields, func(f record.Field) bool { return f.Name == name })
+		k := fieldNamed(fields, name)
 		if k < 0 {
 			return nil, fmt.Errorf("?fields= names %q, and there are %s", name, quotedNames(fields))
 		}
@@ -124,12 +129,15 @@ func choose(fields []record.Field, a Address) ([]record.Field, error) {
 	return out, nil
 }
 
-func quotedNames(fields []record.Field) string {
+func quotedNames(fields []record.Field) string { return quoted(namesOf(fields)) }
+
+// namesOf are the names of fields.
+func namesOf(fields []record.Field) []string {
 	names := make([]string, len(fields))
 	for i := range fields {
 		names[i] = fields[i].Name
 	}
-	return quoted(names)
+	return names
 }
 
 // quoted lists names for a message, the first 20 of them.
@@ -145,6 +153,14 @@ func quoted(names []string) string {
 		out = append(out, fmt.Sprintf("and %d more", len(names)-len(out)))
 	}
 	return strings.Join(out, ", ")
+}
+
+// named are the fields that an argument names.
+func (a Address) named(arg string) []string {
+	if a.Args[arg] == "" {
+		return nil
+	}
+	return strings.Split(a.Args[arg], ",")
 }
 
 // wants reports whether a list of names in the argument KEY of an address has a name.

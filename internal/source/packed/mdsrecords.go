@@ -104,7 +104,7 @@ func (c *columns) withRates(a Address, asked []string) []string {
 func (c *columns) checkAudio(a Address) error {
 	for _, name := range a.audio() {
 		if i := slices.Index(c.Names, name); i < 0 {
-			return fmt.Errorf("?audio= names %q, and there are %s", name, quoted(c.Names))
+			return noBytes("audio", name, false, c.Names)
 		} else if c.Encodings[i] != "bytes" {
 			return fmt.Errorf("?audio= names %q, which is %s; sound lies in columns of bytes", name, c.Encodings[i])
 		}

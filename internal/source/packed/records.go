@@ -98,8 +98,5 @@ func names(value string) error {
 
 // Fields are the names of ?fields=, in order; nil = none are asked for.
 func (a Address) Fields() []string {
-	if a.Args["fields"] == "" {
-		return nil
-	}
-	return strings.Split(a.Args["fields"], ",")
+	return a.named("fields")
 }

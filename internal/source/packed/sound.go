@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strings"
 
 	"larder/internal/record"
 )
@@ -43,14 +42,9 @@ func isSamples(f *record.Field) bool {
 
 func isRate(f *record.Field) bool { return f.Kind == record.Scalar && f.DType == record.Int64 }
 
-// fieldNamed is the place of a field in a schema; -1 = it has none of that name.
-func fieldNamed(s *record.Schema, name string) int {
-	return slices.IndexFunc(s.Fields, func(f record.Field) bool { return f.Name == name })
-}
-
 // soundOf is where a sound goes in a record of a schema; false = nothing of it does.
 func soundOf(s *record.Schema, name string) (soundInto, bool) {
-	to := soundInto{fieldNamed(s, name), fieldNamed(s, rateName(name))}
+	to := soundInto{fieldNamed(s.Fields, name), fieldNamed(s.Fields, rateName(name))}
 	if to.samples >= 0 && !isSamples(&s.Fields[to.samples]) {
 		return soundInto{-1, -1}, false
 	}
@@ -62,14 +56,6 @@ func soundOf(s *record.Schema, name string) (soundInto, bool) {
 
 // audio are the names of ?audio=.
 func (a Address) audio() []string { return a.named("audio") }
-
-// named are the fields that an argument names.
-func (a Address) named(arg string) []string {
-	if a.Args[arg] == "" {
-		return nil
-	}
-	return strings.Split(a.Args[arg], ",")
-}
 
 // hearing decodes a file of sound.
 type hearing func(b []byte) (samples, rate record.Content, err error)
@@ -106,14 +92,14 @@ func (to soundInto) put(values []record.Content, b []byte, hear hearing) error {
 
 // withRates adds the rates of sounds behind chosen fields of all, where they are not chosen by themselves.
 func withRates(chosen, all []record.Field) []record.Field {
-	s, out := record.Schema{Fields: all}, record.Schema{Fields: slices.Clone(chosen)}
+	out := slices.Clone(chosen)
 	for i := range chosen {
-		k := fieldNamed(&s, rateName(chosen[i].Name))
-		if isSamples(&chosen[i]) && k >= 0 && fieldNamed(&out, all[k].Name) < 0 {
-			out.Fields = append(out.Fields, all[k])
+		k := fieldNamed(all, rateName(chosen[i].Name))
+		if isSamples(&chosen[i]) && k >= 0 && fieldNamed(out, all[k].Name) < 0 {
+			out = append(out, all[k])
 		}
 	}
-	return out.Fields
+	return out
 }
 
 // sounds adds the fields of a column of sound; false = it is none.
@@ -145,12 +131,12 @@ func (b *columnBuilder) checkArgs() error {
 	}
 	for _, name := range b.a.named("raw") { // of any type: it is bytes already, or has no field
 		if !has(name, false) && !slices.Contains(b.names, name) {
-			return noBytes("raw", name, false, schemaOf(b.out).Fields)
+			return noBytes("raw", name, false, namesOf(schemaOf(b.out).Fields))
 		}
 	}
 	for _, name := range b.a.audio() {
 		if !has(name, true) {
-			return noBytes("audio", name, has(name, false) || slices.Contains(b.names, name), schemaOf(b.out).Fields)
+			return noBytes("audio", name, has(name, false) || slices.Contains(b.names, name), namesOf(schemaOf(b.out).Fields))
 		}
 	}
 	all := slices.Clone(b.out)
@@ -163,13 +149,13 @@ func (b *columnBuilder) checkArgs() error {
 }
 
 // noBytes says that a name of an argument is there, but not as bytes, or is not there.
-func noBytes(arg, name string, there bool, fields []record.Field) error {
+func noBytes(arg, name string, there bool, names []string) error {
 	if there {
 		what := map[string]string{"audio": "sound lies in fields of bytes", "text": "text lies in features of bytes",
 			"raw": "other features are as they are stored"}[arg]
 		return fmt.Errorf("?%s= names %q, which does not hold bytes; %s", arg, name, what)
 	}
-	return fmt.Errorf("?%s= names %q, and there are %s", arg, name, quotedNames(fields))
+	return fmt.Errorf("?%s= names %q, and there are %s", arg, name, quoted(names))
 }
 
 // tableSource is a column of a table, and the fields that it gives: one, or those of its sound.

@@ -25,11 +25,7 @@ func (s *tfSeen) checkArgs(a Address) error {
 			if there && k.kind == bytesFeature {
 				return fmt.Errorf("?%s= names %q, which has several byte strings in a record: no field can", arg, name)
 			}
-			fields := make([]record.Field, len(s.order))
-			for i, key := range slices.Sorted(slices.Values(s.order)) {
-				fields[i].Name = key
-			}
-			return noBytes(arg, name, there, fields)
+			return noBytes(arg, name, there, slices.Sorted(slices.Values(s.order)))
 		}
 	}
 	return nil
