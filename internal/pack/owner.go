@@ -27,7 +27,7 @@ const (
 	// maxClaims bounds how often a place is tried that becomes free and is taken at once.
 	maxClaims = 20
 
-	// letGo bounds how long a run that was cancelled tries to say that it ended.
+	// letGo bounds how long a run that ends waits for a beat under way, and then how long it tries to say that it ended.
 	letGo = 5 * time.Second
 )
 
@@ -64,7 +64,8 @@ type owner struct {
 	t     *prefix
 	every time.Duration
 	note  ownership
-	end   context.CancelFunc
+	quit  chan struct{}      // closed: no further beat
+	end   context.CancelFunc // of a beat under way
 	ended chan struct{}
 
 	mu   sync.Mutex // guards what follows
@@ -76,7 +77,7 @@ type owner struct {
 // it lives, or nothing for long.
 func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
 	host, _ := os.Hostname() // for messages
-	o := &owner{t: t, every: every, ended: make(chan struct{}),
+	o := &owner{t: t, every: every, quit: make(chan struct{}), ended: make(chan struct{}),
 		note: ownership{ID: rand.Text(), Host: host, Place: place(), PID: os.Getpid()}}
 	for range maxClaims {
 		in, err := t.write(ctx, t.w.Create, ownerNote, o.note)
@@ -146,9 +147,10 @@ func (o *owner) read(ctx context.Context) (n ownership, in store.Info, err error
 	return n, in, err
 }
 
-// begin says from now on that this run lives.
+// begin says from now on that this run lives. A beat under way outlives the cancellation of the run: a store may
+// execute a request that was cancelled after the removal of the note, and the note would be there again.
 func (o *owner) begin(etag string) {
-	ctx, end := context.WithCancel(o.t.ctx)
+	ctx, end := context.WithCancel(context.WithoutCancel(o.t.ctx))
 	o.etag, o.end = etag, end
 	go func() {
 		defer close(o.ended)
@@ -156,7 +158,9 @@ func (o *owner) begin(etag string) {
 		defer tick.Stop()
 		for {
 			select {
-			case <-ctx.Done():
+			case <-o.quit:
+				return
+			case <-o.t.ctx.Done():
 				return
 			case <-tick.C:
 			}
@@ -219,8 +223,11 @@ func (o *owner) gone() error {
 
 // release gives the place up. The note goes, if it is this run's.
 func (o *owner) release() {
-	o.end()
+	close(o.quit)
+	late := time.AfterFunc(letGo, o.end)
 	<-o.ended
+	late.Stop()
+	o.end()
 	ctx, end := context.WithTimeout(context.WithoutCancel(o.t.ctx), letGo)
 	defer end()
 	if n, _, err := o.read(ctx); err == nil && n.ID == o.note.ID {

@@ -1,9 +1,11 @@
 package pack
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -135,6 +137,59 @@ func TestARunThatEndsGivesItsPlaceUp(t *testing.T) {
 		if strings.HasPrefix(name, workName) {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// TestABeatUnderWayIsNotTheLastWord: the store executes it before the removal of the note, although the run was
+// cancelled meanwhile.
+func TestABeatUnderWayIsNotTheLastWord(t *testing.T) {
+	b := newBucket(t)
+	ctx, stop := context.WithCancel(t.Context())
+	beating, removed := make(chan struct{}), make(chan struct{})
+	var beats, removals sync.Once
+	b.faulty(func(w http.ResponseWriter, r *http.Request, next http.Handler) bool {
+		if !strings.HasSuffix(r.URL.Path, ownerNote) {
+			if writes(r) {
+				<-beating
+			}
+			return false
+		}
+		if r.Method == http.MethodDelete {
+			next.ServeHTTP(w, r)
+			removals.Do(func() { close(removed) })
+			return true
+		}
+		if !writes(r) || r.Header.Get("If-None-Match") != "" { // the claim
+			return false
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		beats.Do(func() {
+			close(beating)
+			stop()
+			select {
+			case <-removed: // too early
+			case <-time.After(300 * time.Millisecond): // the removal waits for the answer
+			}
+		})
+		next.ServeHTTP(w, r.WithContext(context.WithoutCancel(r.Context())))
+		return true
+	})
+	cfg := Config{URI: "imagefolder:" + photos(t, 26, 9), To: Target{WDS, "s3://data/p"}, ShardSize: 16 << 10,
+		Stores: b.stores(t, nil), beat: time.Millisecond}
+	if _, err := Run(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a cancelled run gave %v", err)
+	}
+	select {
+	case <-removed:
+	default:
+		t.Error("the run did not remove its note")
+	}
+	if note, ok := b.objects(t, "p")[ownerNote]; ok {
+		t.Errorf("a run that ended left its note: %s", note)
 	}
 }
 
