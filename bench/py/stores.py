@@ -35,7 +35,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import figures
 import loaders
@@ -60,6 +60,13 @@ ROWS = {"s3": "larder, wds:s3://", "mds": "MosaicML streaming, s3://", "litdata"
 PEERS = {"mds": "MosaicML streaming", "litdata": "LitData"}
 REMOTE = ("s3", "mds", "litdata", "disk", "again", "random", "blocks")
 
+class Sizes(NamedTuple):
+    """Bytes of the images, and of the tars that hold them."""
+
+    images: int
+    objects: int
+
+
 Figures = dict[str, float]
 Runs = dict[str, list[Figures]]
 Cells = dict[str, Callable[[], list[Figures]]]
@@ -78,6 +85,14 @@ class Bench:
 
     def passed(self) -> Passed:
         return self.line.passed() if self.line else Passed(0, 0)
+
+    def quiet(self) -> Passed:
+        """What came through until the line is quiet: answers to clients that have ended pass for a while."""
+        while True:
+            before = self.passed()
+            time.sleep(1)
+            if self.passed() == before:
+                return before
 
     @property
     def env(self) -> dict[str, str]:
@@ -101,7 +116,7 @@ def race(b: Bench, python: str, program: str, spec: dict[str, Any], env: dict[st
             watch.start()
             for p in children:
                 peers.line_of(p, "ready", LOG)
-            begun = b.passed()
+            begun = b.quiet()
             for p in children:
                 p.stdin.write("go\n")
                 p.stdin.flush()
@@ -124,7 +139,7 @@ def daemon(b: Bench, uri: str, *keys: str) -> Iterator[Callable[..., Figures]]:
         env = os.environ | b.env | {"XDG_CACHE_HOME": cache}
         d = Daemon(b.binary, *(f for k in (*keys, "source.readers=64") for f in ("--set", k)), env=env)
         try:
-            before, begun = b.passed().bytes, time.monotonic()
+            before, begun = b.quiet().bytes, time.monotonic()
             subprocess.run([b.binary, "--socket", d.socket, "dataset", "add", uri], check=True, capture_output=True,
                            env=env)
             index = {"indexed": time.monotonic() - begun, "index": b.passed().bytes - before}
@@ -192,17 +207,18 @@ def cells(b: Bench, packed: pathlib.Path, shards: dict[str, str], stored: int) -
     }
 
 
-def measure(args: argparse.Namespace, data: str) -> tuple[Runs, int, dict[str, str]]:
-    """The runs of each row, the bytes of the images, and which peers are not among them, and why."""
-    stored = sum(f.stat().st_size for f in pathlib.Path(data).glob("*/*"))
+def measure(args: argparse.Namespace, data: str) -> tuple[Runs, Sizes, dict[str, str]]:
+    """The runs of each row, what the images take, and which peers are not among them, and why."""
     buckets = peers.home() / f"buckets-{pathlib.Path(data).name}"
     packed = tars(data, buckets / "bench" / "wds")
+    stored = Sizes(sum(f.stat().st_size for f in pathlib.Path(data).glob("*/*")),
+                   sum(f.stat().st_size for f in packed.iterdir()))
     missing = absent()
     shards = {n: shards_of(n, data, buckets / "bench").name for n in PEERS
               if n not in missing and args.only in n}
     runs: Runs = {}
     with slow_bucket(buckets, args.latency / 1000, args.bandwidth * (1 << 20)) as line:
-        do = cells(Bench(args.bin, data, line), packed, shards, stored)
+        do = cells(Bench(args.bin, data, line), packed, shards, stored.objects)
         names = [n for n in do if args.only in n]
         begun, longest, rounds = time.monotonic(), 0.0, 0
         while rounds < 1 or time.monotonic() - begun + longest < 60 * args.minutes:
@@ -235,21 +251,21 @@ def with_index(runs: Runs, row: str) -> str:
     return f"in {span([r['indexed'] for r in runs[row]], 1)} s; index and epoch together: {span(rates)} images/s"
 
 
-def bars(runs: Runs, stored: int, missing: dict[str, str]) -> list[str]:
+def bars(runs: Runs, stored: Sizes, missing: dict[str, str]) -> list[str]:
     """What the runs say of the bars: a line for each whose rows were run."""
     out = []
     if "s3" in runs:
-        index = span([r["index"] / stored for r in runs["s3"]], 2)
+        index = span([r["index"] / stored.images for r in runs["s3"]], 2)
         out.append(f"- The index read {index} bytes for each byte of the images before the epoch,\n  "
                    f"{with_index(runs, 's3')}. The shards of the others\n  come with an index.")
         out += [f"- larder beside {title}: {middle(runs, 's3') / middle(runs, name):.1f}x (bar: 3x)."
                 for name, title in PEERS.items() if name in runs]
     if "disk" in runs:
-        first, later = middle(runs, "disk", "bytes") / stored, middle(runs, "again", "bytes") / stored
-        both = first + middle(runs, "disk", "index") / stored
-        out.append(f"- With a disk tier that holds the set, {both:.3f} bytes for each byte of the images by the index "
-                   f"and the\n  first epoch together (bar: 1.02), {first:.3f} of them by the epoch, and {later:.3f} "
-                   f"after it (bar: 0). The\n  index was made {with_index(runs, 'disk')}.")
+        first, later = ([r["bytes"] / stored.objects for r in runs[row]] for row in ("disk", "again"))
+        both = [f + r["index"] / stored.objects for f, r in zip(first, runs["disk"], strict=True)]
+        out.append(f"- With a disk tier that holds the set, {span(both, 3)} bytes for each byte of the tars by the\n  "
+                   f"index and the first epoch together (bar: 1.02), {span(first, 3)} of them by the\n  epoch, and "
+                   f"{span(later, 3)} after it (bar: 0). The index was made\n  {with_index(runs, 'disk')}.")
     if {"random", "blocks"} <= set(runs):
         out.append(f'- order="{ORDER}" beside random order: {middle(runs, "blocks") / middle(runs, "random"):.2f}x '
                    f'images/s, with {middle(runs, "blocks", "gets") / middle(runs, "random", "gets"):.2f} of the GETs.')
@@ -259,18 +275,18 @@ def bars(runs: Runs, stored: int, missing: dict[str, str]) -> list[str]:
     return out + [f"- {PEERS[name]}: not measured ({why})." for name, why in missing.items()]
 
 
-def lines_of(runs: Runs, stored: int, missing: dict[str, str], args: argparse.Namespace) -> list[str]:
+def lines_of(runs: Runs, stored: Sizes, missing: dict[str, str], args: argparse.Namespace) -> list[str]:
     """The part of the page that a run writes."""
     about, line_rate = machine(), args.bandwidth * (1 << 20)
     out = [f"{about['date']}, {about['commit']}: {about['processor']}, {about['processors']} processors, load before "
-           f"it {about['load_before']:.1f}. {JOBS} jobs, {args.images} photographs ({stored / 1e6:.0f} MB), one epoch;",
+           f"it {about['load_before']:.1f}. {JOBS} jobs, {args.images} photographs ({stored.images / 1e6:.0f} MB), one epoch;",
            f"a line with {args.latency} ms and {args.bandwidth:g} MiB/s; rounds: {max(map(len, runs.values()))}.", "",
            "| system | images/s of all jobs | part of the line's bandwidth | bytes fetched for each byte of an image "
            "| GETs |", "|---|---|---|---|---|"]
     for row, title in ROWS.items():
         if some := runs.get(row):
             used = span([r["bytes"] / r["seconds"] / line_rate for r in some], 2) if row in REMOTE else ""
-            part = span([r["bytes"] / stored for r in some], 2) if row in REMOTE else ""
+            part = span([r["bytes"] / stored.images for r in some], 2) if row in REMOTE else ""
             gets = span([r["gets"] for r in some]) if row in REMOTE else ""
             out.append(f"| {title} | {span([r['rate'] for r in some])} | {used} | {part} | {gets} |")
     return [*out, "", *bars(runs, stored, missing)]
@@ -295,7 +311,7 @@ def main() -> None:
     runs, stored, missing = measure(args, peers.photographs(args.images))
     lines = lines_of(runs, stored, missing, args)
     print("\n".join(lines))
-    (out_dir() / "stores.json").write_text(json.dumps({"runs": runs, "stored": stored, "machine": machine()}, indent=1))
+    (out_dir() / "stores.json").write_text(json.dumps({"runs": runs, "stored": stored._asdict(), "machine": machine()}, indent=1))
     if args.write:
         figures.replace_between(PAGE, lines, BEGIN, END)
 

@@ -34,7 +34,7 @@ def run(rate: float, **more: float) -> stores.Figures:
 
 def lines(runs: stores.Runs, missing: dict[str, str] | None = None) -> str:
     args = argparse.Namespace(latency=30, bandwidth=8.0, images=64)
-    return "\n".join(stores.lines_of(runs, 1 << 20, missing or {}, args))
+    return "\n".join(stores.lines_of(runs, stores.Sizes(1 << 20, 2 << 20), missing or {}, args))
 
 
 def flat(text: str) -> str:
@@ -55,9 +55,9 @@ def test_rows_are_those_that_were_run():
 
 
 def test_bars_of_the_disk_tier_and_of_blocks():
-    text = lines({"disk": [run(10, bytes=0.01 * (1 << 20), index=1 << 20)], "again": [run(20, bytes=0)],
+    text = lines({"disk": [run(10, bytes=0.01 * (2 << 20), index=2 << 20)], "again": [run(20, bytes=0)],
                   "random": [run(10, gets=50)], "blocks": [run(15, gets=5)]})
-    bytes_of = ("1.010 bytes for each byte of the images by the index and the first epoch together (bar: 1.02), "
+    bytes_of = ("1.010 bytes for each byte of the tars by the index and the first epoch together (bar: 1.02), "
                 "0.010 of them by the epoch, and 0.000 after it")
     assert bytes_of in flat(text)
     assert "The index was made in 3.0 s; index and epoch together: 4 images/s." in flat(text)
