@@ -279,7 +279,8 @@ def lines_of(runs: Runs, stored: Sizes, missing: dict[str, str], args: argparse.
     """The part of the page that a run writes."""
     about, line_rate = machine(), args.bandwidth * (1 << 20)
     out = [f"{about['date']}, {about['commit']}: {about['processor']}, {about['processors']} processors, load before "
-           f"it {about['load_before']:.1f}. {JOBS} jobs, {args.images} photographs ({stored.images / 1e6:.0f} MB), one epoch;",
+           f"it {about['load_before']:.1f}. {JOBS} jobs, {args.images} photographs ({stored.images / 1e6:.0f} MB), "
+           "one epoch;",
            f"a line with {args.latency} ms and {args.bandwidth:g} MiB/s; rounds: {max(map(len, runs.values()))}.", "",
            "| system | images/s of all jobs | part of the line's bandwidth | bytes fetched for each byte of an image "
            "| GETs |", "|---|---|---|---|---|"]
@@ -311,7 +312,8 @@ def main() -> None:
     runs, stored, missing = measure(args, peers.photographs(args.images))
     lines = lines_of(runs, stored, missing, args)
     print("\n".join(lines))
-    (out_dir() / "stores.json").write_text(json.dumps({"runs": runs, "stored": stored._asdict(), "machine": machine()}, indent=1))
+    found = {"runs": runs, "stored": stored._asdict(), "machine": machine()}
+    (out_dir() / "stores.json").write_text(json.dumps(found, indent=1))
     if args.write:
         figures.replace_between(PAGE, lines, BEGIN, END)
 
