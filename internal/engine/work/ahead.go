@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"slices"
 
 	"larder/internal/coordinator"
 	"larder/internal/ident"
@@ -41,6 +42,34 @@ func (p *Pool) readsAhead(t *task) bool {
 	}
 	t.size = p.cfg.Bytes(x.Key.Object)
 	return 0 < t.size && t.size <= p.mu.ahead.budget
+}
+
+// readQueued has the readers read for what waits for a worker. A worker calls it when it has read for itself: storage
+// may have turned out slow since that was queued. Else as many as there are workers would read for the first samples of
+// a daemon, and for all that were handed out with them.
+func (p *Pool) readQueued() {
+	if !p.cfg.Meters.slow() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range []*taskQueue{&p.mu.fresh, &p.mu.tasks} {
+		if !slices.ContainsFunc(*q, func(t task) bool { return t.size == 0 && p.readsAhead(&t) }) {
+			continue
+		}
+		waiting := *q
+		*q = nil
+		for _, t := range waiting {
+			size := t.size
+			if size == 0 && p.readsAhead(&t) {
+				p.mu.ahead.unread.Push(t)
+				continue
+			}
+			t.size = size
+			q.Push(t)
+		}
+	}
+	p.unread.Broadcast()
 }
 
 // waitsForBlock reports whether a read would wait for a block: no worker is to.

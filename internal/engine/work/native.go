@@ -122,6 +122,7 @@ func (w *worker) readRecord(ctx context.Context, t *task) (out []byte, ev coordi
 		if enc, held, err = w.p.readFor(ctx, t, w.read[:0]); err == nil && cap(enc) <= mostKept {
 			w.read = enc
 		}
+		w.p.readQueued()
 	}
 	if err != nil {
 		ev.Err, ev.Away = err.Error(), w.p.cfg.Away != nil && w.p.cfg.Away(ctx, o, err)

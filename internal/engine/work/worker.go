@@ -192,6 +192,7 @@ func (w *worker) doPrepare(ctx context.Context, t task, x *coordinator.Prepare) 
 			if b, held, err = w.p.readFor(ctx, &t, w.read[:0]); err == nil {
 				w.read = b
 			}
+			w.p.readQueued()
 			if cap(w.read) > mostKept {
 				w.read = nil
 			}
