@@ -182,15 +182,22 @@ def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, worl
 
 @pytest.mark.parametrize("scheme", ["jsonl", "parquet"])
 def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket, world):
-    n = 4
-    uri = records(bucket, scheme, n, n)
+    """Requests wait beside each other, at most as many as the settings of the store allow."""
+    n, parallel = 16, 8
+    uri = records(bucket, scheme, n, n // parallel)
     proxy = Proxy(bucket, lambda _: None, delay=1)
     try:
-        d = world.daemon(proxy.url, timeout="5s", hedge="0")
-        for i in range(2):
-            assert sorted(rows(uri, batch_size=4, job=f"job{i}", seed=i)) == [(k, f"row {k}") for k in range(n)]
+        d = world.daemon(proxy.url, timeout="20s", hedge="0", parallel=parallel)
+        loaders = [
+            larder.Loader(uri, batch_size=n // 2, job=f"job{i}", seed=i, shuffle=True, epochs=1) for i in range(2)
+        ]
+        for loader in loaders:  # both have begun
+            got = [(int(i), t) for batch in loader for i, t in zip(batch["id"], batch["text"], strict=True)]
+            assert sorted(got) == [(k, f"row {k}") for k in range(n)]
+            loader.close()
         spent = cost(d)
-        assert proxy.gets > 2 and spent["errors"] == spent["retries"] == 0
+        assert proxy.gets > parallel and spent["errors"] == spent["retries"] == 0
+        assert 1 < proxy.most <= parallel
     finally:
         proxy.close()
 
