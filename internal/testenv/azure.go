@@ -169,7 +169,7 @@ func (a *Azure) write(w http.ResponseWriter, r *http.Request, key string) {
 		a.wait[key+"\x00"+q.Get("blockid")] = string(body)
 	case q.Get("comp") == "blocklist":
 		var list struct{ Latest []string }
-		whole := ""
+		var whole strings.Builder
 		if xml.Unmarshal(body, &list) != nil || len(list.Latest) == 0 {
 			AzureError(w, http.StatusBadRequest, "InvalidXmlDocument")
 			return
@@ -180,9 +180,9 @@ func (a *Azure) write(w http.ResponseWriter, r *http.Request, key string) {
 				AzureError(w, http.StatusBadRequest, "InvalidBlockList")
 				return
 			}
-			whole += p
+			whole.WriteString(p)
 		}
-		a.Blobs[key] = whole
+		a.Blobs[key] = whole.String()
 	case there && r.Header.Get("If-None-Match") == "*":
 		AzureError(w, http.StatusConflict, "BlobAlreadyExists")
 		return
