@@ -3,22 +3,17 @@ package store
 import (
 	"bytes"
 	"cmp"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"html"
-	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,117 +24,6 @@ import (
 	"larder/internal/testenv"
 )
 
-const azureAccount = "devstoreaccount1"
-
-// azureKey is a key of the test's own.
-var azureKey = base64.StdEncoding.EncodeToString([]byte("a key of 32 bytes, for tests ..."))
-
-// azureTwin answers the requests of Azure that are used: lists flat and by folder, properties, ranges, and those that
-// write (azurewrite_test.go). Pages have two entries.
-type azureTwin struct {
-	*httptest.Server
-	mu    sync.Mutex
-	blobs map[string]string
-	wait  map[string]string                                 // pieces by the name of their object and their own
-	fault func(w http.ResponseWriter, r *http.Request) bool // answers itself
-	seen  []string
-}
-
-func newAzure(t *testing.T) *azureTwin {
-	t.Helper()
-	a := &azureTwin{blobs: map[string]string{}, wait: map[string]string{}}
-	a.Server = httptest.NewServer(a)
-	t.Cleanup(a.Close)
-	return a
-}
-
-func (a *azureTwin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.seen = append(a.seen, r.Header.Get("Authorization")+r.URL.Query().Get("sig"))
-	if a.fault != nil && a.fault(w, r) {
-		return
-	}
-	key, ok := strings.CutPrefix(r.URL.Path, "/"+azureAccount+"/data/")
-	if q := r.URL.Query(); q.Get("comp") == "list" {
-		a.list(w, q.Get("prefix"), q.Get("delimiter"), q.Get("marker"))
-		return
-	}
-	if ok && r.Method == http.MethodPut {
-		a.write(w, r, key)
-		return
-	}
-	body, there := a.blobs[key]
-	if !ok || !there {
-		azureError(w, http.StatusNotFound, "BlobNotFound")
-		return
-	}
-	if r.Method == http.MethodDelete {
-		delete(a.blobs, key)
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	etag := fmt.Sprintf(`"0x%X"`, version(body, 0, time.Time{}))
-	if m := r.Header.Get("If-Match"); m != "" && m != etag {
-		azureError(w, http.StatusPreconditionFailed, "ConditionNotMet")
-		return
-	}
-	w.Header().Set("ETag", etag)
-	w.Header().Set("Last-Modified", "Mon, 02 Jan 2023 15:04:05 GMT")
-	var from, to int
-	if n, _ := fmt.Sscanf(r.Header.Get("X-Ms-Range"), "bytes=%d-%d", &from, &to); n != 2 {
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		return
-	}
-	if from >= len(body) {
-		azureError(w, http.StatusRequestedRangeNotSatisfiable, "InvalidRange")
-		return
-	}
-	to = min(to, len(body)-1)
-	w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to, len(body)))
-	w.Header().Set("Content-Length", strconv.Itoa(to+1-from))
-	w.WriteHeader(http.StatusPartialContent)
-	_, _ = io.WriteString(w, body[from:to+1]) // the client may be gone
-}
-
-func azureError(w http.ResponseWriter, status int, code string) {
-	w.Header().Set("X-Ms-Error-Code", code)
-	w.Header().Set("Content-Type", "application/xml")
-	w.WriteHeader(status)
-	fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>sig=geheim</Message></Error>", code)
-}
-
-func (a *azureTwin) list(w http.ResponseWriter, prefix, delimiter, marker string) {
-	var entries []string
-	for _, key := range slices.Sorted(maps.Keys(a.blobs)) {
-		rest, ok := strings.CutPrefix(key, prefix)
-		if !ok {
-			continue
-		}
-		if i := strings.Index(rest, "/"); delimiter != "" && i >= 0 {
-			key = prefix + rest[:i+1]
-		}
-		if key >= marker && !slices.Contains(entries, key) {
-			entries = append(entries, key)
-		}
-	}
-	next := ""
-	if len(entries) > 2 {
-		next, entries = entries[2], entries[:2]
-	}
-	fmt.Fprint(w, `<?xml version="1.0"?><EnumerationResults><Blobs>`)
-	for _, e := range entries {
-		if delimiter != "" && strings.HasSuffix(e, "/") {
-			fmt.Fprintf(w, "<BlobPrefix><Name>%s</Name></BlobPrefix>", html.EscapeString(e))
-			continue
-		}
-		fmt.Fprintf(w, `<Blob><Name>%s</Name><Properties><Last-Modified>Mon, 02 Jan 2023 15:04:05 GMT</Last-Modified>`+
-			`<Etag>0x%X</Etag><Content-Length>%d</Content-Length></Properties></Blob>`, html.EscapeString(e),
-			version(a.blobs[e], 0, time.Time{}), len(a.blobs[e]))
-	}
-	fmt.Fprintf(w, "</Blobs><NextMarker>%s</NextMarker></EnumerationResults>", html.EscapeString(next))
-}
-
 // withAzure puts an account into the environment, and nothing else that could be found.
 func withAzure(t *testing.T, endpoint string) {
 	t.Helper()
@@ -148,8 +32,7 @@ func withAzure(t *testing.T, endpoint string) {
 		"AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE"} {
 		t.Setenv(v, "")
 	}
-	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "DefaultEndpointsProtocol=http;AccountName="+azureAccount+";AccountKey="+
-		azureKey+";BlobEndpoint="+endpoint+"/"+azureAccount+";")
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", testenv.Connection(endpoint))
 }
 
 func openAzureStore(t *testing.T, log *slog.Logger) Store {
@@ -210,15 +93,11 @@ func readsAzure(t *testing.T, put func(key, body string)) {
 }
 
 func TestAzureIsReadAsABucket(t *testing.T) {
-	twin := newAzure(t)
+	twin := testenv.StartAzure(t)
 	withAzure(t, twin.URL)
-	readsAzure(t, func(key, body string) {
-		twin.mu.Lock()
-		defer twin.mu.Unlock()
-		twin.blobs[key] = body
-	})
-	if !strings.HasPrefix(twin.seen[0], "SharedKey "+azureAccount+":") {
-		t.Errorf("signed with %.20q", twin.seen[0])
+	readsAzure(t, twin.Put)
+	if !strings.HasPrefix(twin.Seen[0], "SharedKey "+testenv.AzureAccount+":") {
+		t.Errorf("signed with %.20q", twin.Seen[0])
 	}
 }
 
@@ -234,7 +113,7 @@ func TestAzurite(t *testing.T) {
 	cmd := exec.Command(binary, "--blobPort", strconv.Itoa(port), "--inMemoryPersistence", //nolint:gosec // it is named
 		"--skipApiVersionCheck", "--disableTelemetry", "--silent")
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "AZURITE_ACCOUNTS="+azureAccount+":"+azureKey)
+	cmd.Env = append(os.Environ(), "AZURITE_ACCOUNTS="+testenv.AzureAccount+":"+testenv.AzureKey)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -268,9 +147,9 @@ func TestAzurite(t *testing.T) {
 
 // Faults that pass are passed over; those that stay are named, and nothing secret is said or logged.
 func TestAzureFaults(t *testing.T) {
-	twin := newAzure(t)
+	twin := testenv.StartAzure(t)
 	withAzure(t, twin.URL)
-	twin.blobs["x"] = string(content(5000))
+	twin.Blobs["x"] = string(content(5000))
 	var log logged
 	st := openAzureStore(t, slog.New(slog.NewTextHandler(&log, nil)))
 	in, err := st.Stat(t.Context(), "x")
@@ -278,13 +157,13 @@ func TestAzureFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	twin.fault = func(w http.ResponseWriter, _ *http.Request) bool {
+	twin.Handle(func(w http.ResponseWriter, _ *http.Request) bool {
 		n++
 		switch n {
 		case 1:
-			azureError(w, http.StatusServiceUnavailable, "ServerBusy")
+			testenv.AzureError(w, http.StatusServiceUnavailable, "ServerBusy")
 		case 2:
-			azureError(w, http.StatusInternalServerError, "InternalError")
+			testenv.AzureError(w, http.StatusInternalServerError, "InternalError")
 		case 3:
 			w.Header().Set("Content-Range", "bytes 0-4999/5000")
 			w.Header().Set("Content-Length", "5000")
@@ -295,7 +174,7 @@ func TestAzureFaults(t *testing.T) {
 			return false
 		}
 		return true
-	}
+	})
 	got := make([]byte, 5000)
 	if _, err := st.ReadRange(t.Context(), in, 0, got); err != nil || !bytes.Equal(got, content(5000)) || n < 4 {
 		t.Errorf("%d requests, %v", n, err)
@@ -311,28 +190,113 @@ func TestAzureFaults(t *testing.T) {
 		"ConditionNotMet":                 {412, "written again"},
 		"Odd":                             {418, "the server answers 418"},
 	} {
-		twin.fault = func(w http.ResponseWriter, _ *http.Request) bool { azureError(w, x.status, code); return true }
+		twin.Handle(func(w http.ResponseWriter, _ *http.Request) bool {
+			testenv.AzureError(w, x.status, code)
+			return true
+		})
 		_, err := st.ReadRange(t.Context(), in, 0, got)
 		if err == nil || !strings.Contains(err.Error(), x.want) || errs.From(err).Hint == "" ||
 			strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	if s := log.String(); strings.Contains(s, "geheim") || strings.Contains(s, azureKey) {
+	if s := log.String(); strings.Contains(s, "geheim") || strings.Contains(s, testenv.AzureKey) {
 		t.Errorf("logged %q", s)
+	}
+}
+
+// A signature that has expired is said with a fix, and not asked with again and again; once it is accepted, the store
+// reads on.
+func TestAzureCredentialsThatExpire(t *testing.T) {
+	twin := testenv.StartAzure(t)
+	withAzure(t, twin.URL)
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint="+twin.URL+"/"+testenv.AzureAccount+
+		";SharedAccessSignature=sv=1&sig=geheim")
+	twin.Put("x", string(content(5000)))
+	var log logged
+	st := openAzureStore(t, slog.New(slog.NewTextHandler(&log, nil)))
+	in, err := st.Stat(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	var expired atomic.Bool
+	expired.Store(true)
+	twin.Handle(func(w http.ResponseWriter, _ *http.Request) bool {
+		if !expired.Load() {
+			return false
+		}
+		asked.Add(1)
+		testenv.AzureError(w, http.StatusForbidden, "AuthenticationFailed")
+		return true
+	})
+	got, err := readAll(t.Context(), st, in)
+	said := fmt.Sprint(err) + hint(err)
+	if m := saysAll(said, "have expired", "AZURE_STORAGE_SAS_TOKEN", "az://data/x"); m != nil || len(got) > 0 {
+		t.Errorf("%d bytes, and %q does not say %q", len(got), said, m)
+	}
+	list := st.List(t.Context(), "", func(Info) error { return nil })
+	if m := saysAll(fmt.Sprint(list), "have expired"); m != nil || asked.Load() != 2 {
+		t.Errorf("a list: %v, after %d requests", list, asked.Load())
+	}
+	if strings.Contains(said+fmt.Sprint(list)+log.String(), "geheim") {
+		t.Errorf("a secret is told: %s, %v, %s", said, list, log.String())
+	}
+	expired.Store(false)
+	if got, err := readAll(t.Context(), st, in); err != nil || !bytes.Equal(got, content(5000)) {
+		t.Errorf("accepted again: %d bytes, %v", len(got), err)
+	}
+}
+
+// A blob that is written again while an answer is under way, with a body of the same length or a shorter one, is an
+// error: bytes of two versions are never joined.
+func TestAzureBlobsThatChangeWhileTheyAreRead(t *testing.T) {
+	for name, body := range map[string]string{"other": strings.Repeat("x", 5000), "shorter": "x"} {
+		twin := testenv.StartAzure(t)
+		withAzure(t, twin.URL)
+		twin.Put("a", string(content(5000)))
+		st := openAzureStore(t, slog.New(slog.DiscardHandler))
+		in, err := st.Stat(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut := false
+		twin.Handle(func(w http.ResponseWriter, _ *http.Request) bool {
+			if cut {
+				return false
+			}
+			cut = true
+			w.Header().Set("Content-Range", "bytes 0-4999/5000")
+			w.Header().Set("Content-Length", "5000")
+			w.Header().Set("ETag", `"`+in.ETag+`"`)
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(content(5000)[:2000])
+			twin.Blobs["a"] = body
+			return true
+		})
+		if got, err := readAll(t.Context(), st, in); !cut || !errors.Is(err, ErrChanged) || len(got) > 0 {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+		now, err := st.Stat(t.Context(), "a")
+		if err != nil || now.Version == in.Version {
+			t.Fatalf("%s: %+v, %v", name, now, err)
+		}
+		if got, err := readAll(t.Context(), st, now); err != nil || string(got) != body {
+			t.Errorf("%s: the new version: %d bytes, %v", name, len(got), err)
+		}
 	}
 }
 
 // Credentials come in their order, and what is missing is named.
 func TestCredentialsOfAzure(t *testing.T) {
-	twin := newAzure(t)
-	twin.blobs["x"] = "body"
+	twin := testenv.StartAzure(t)
+	twin.Blobs["x"] = "body"
 	withAzure(t, twin.URL)
-	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint="+twin.URL+"/"+azureAccount+
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint="+twin.URL+"/"+testenv.AzureAccount+
 		";SharedAccessSignature=sv=1&sig=geheim")
 	st := openAzureStore(t, slog.New(slog.DiscardHandler))
-	if _, err := st.Stat(t.Context(), "x"); err != nil || twin.seen[0] != "geheim" {
-		t.Errorf("a signature: %q, %v", twin.seen, err)
+	if _, err := st.Stat(t.Context(), "x"); err != nil || twin.Seen[0] != "geheim" {
+		t.Errorf("a signature: %q, %v", twin.Seen, err)
 	}
 	_, err := st.Stat(t.Context(), "y")
 	if err == nil || strings.Contains(err.Error(), "geheim") {

@@ -2,70 +2,30 @@ package store
 
 import (
 	"bytes"
-	"crypto/md5" //nolint:gosec // that is what Azure checks
-	"encoding/base64"
-	"encoding/xml"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
 	"testing"
+
+	"larder/internal/testenv"
 )
 
-// write answers the requests that write: objects whole, pieces, and lists of pieces.
-func (a *azureTwin) write(w http.ResponseWriter, r *http.Request, key string) {
-	body, err := io.ReadAll(r.Body)
-	sum := md5.Sum(body) //nolint:gosec // as above
-	if m := r.Header.Get("Content-Md5"); err != nil || m != "" && m != base64.StdEncoding.EncodeToString(sum[:]) {
-		azureError(w, http.StatusBadRequest, "Md5Mismatch")
-		return
-	}
-	q := r.URL.Query()
-	_, there := a.blobs[key]
-	switch {
-	case q.Get("comp") == "block":
-		a.wait[key+"\x00"+q.Get("blockid")] = string(body)
-	case q.Get("comp") == "blocklist":
-		var list struct{ Latest []string }
-		whole := ""
-		if xml.Unmarshal(body, &list) != nil || len(list.Latest) == 0 {
-			azureError(w, http.StatusBadRequest, "InvalidXmlDocument")
-			return
-		}
-		for _, id := range list.Latest {
-			p, ok := a.wait[key+"\x00"+id]
-			if !ok {
-				azureError(w, http.StatusBadRequest, "InvalidBlockList")
-				return
-			}
-			whole += p
-		}
-		a.blobs[key] = whole
-	case there && r.Header.Get("If-None-Match") == "*":
-		azureError(w, http.StatusConflict, "BlobAlreadyExists")
-		return
-	default:
-		a.blobs[key] = string(body)
-	}
-	w.WriteHeader(http.StatusCreated)
-}
-
 func TestAzureTakesObjects(t *testing.T) {
-	srv := newAzure(t)
+	srv := testenv.StartAzure(t)
 	withAzure(t, srv.URL)
 	s := openAzureStore(t, slog.New(slog.DiscardHandler)).(*remote)
 	pieces(s, 1000)
 	fails := []string{}
-	srv.fault = func(w http.ResponseWriter, r *http.Request) bool {
+	srv.Handle(func(w http.ResponseWriter, r *http.Request) bool {
 		id := r.Method + r.URL.RawQuery
 		if r.Method != http.MethodPut || slices.Contains(fails, id) {
 			return false
 		}
 		fails = append(fails, id)
-		azureError(w, http.StatusServiceUnavailable, "ServerBusy")
+		testenv.AzureError(w, http.StatusServiceUnavailable, "ServerBusy")
 		return true
-	}
+	})
 	for key, size := range map[string]int{"empty": 0, "one": 1, "a/many": 4_321} {
 		body := content(size)
 		in, err := s.Put(t.Context(), key, bytes.NewReader(body), int64(size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
+import nginx  # noqa: E402
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
 from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
@@ -221,6 +223,31 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield w
     for d in w.live:
         d.stop()
+
+
+@pytest.fixture
+def over_https(tmp_path, monkeypatch):
+    """Loaders of datasets below a folder that nginx serves, on a daemon that knows the server: takes the folder."""
+    with contextlib.ExitStack() as stack:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy", "AWS_CA_BUNDLE"):
+            monkeypatch.delenv(name, raising=False)
+
+        def make(root):
+            server = nginx.Server(tmp_path / "nginx", root)
+            stack.callback(server.stop)
+            monkeypatch.setenv("SSL_CERT_FILE", str(server.authority))
+            tiers = {"tiers": {"total": "0"}, "memory": {"limit": "2GiB"}, "stores": {"https": {"hedge": "0"}}}
+            d = Daemon(tmp_path / "https", config=json.dumps(tiers))
+            stack.callback(d.stop)
+
+            def load(uri, **kw):
+                address = nginx.over_web(uri, root, server.host)
+                return stack.enter_context(larder.Loader(address, endpoint=d.socket, timeout=PATIENCE, **kw))
+
+            return load
+
+        yield make
 
 
 @pytest.fixture

@@ -91,6 +91,22 @@ class Server:
         self.process.wait(PATIENCE)
 
 
+def over_web(uri: str, root: Path, host: str) -> str:
+    """The uri of files below a folder, as they are called on a server of the folder. A web server has no lists: all
+    files of a folder are named, but for MDS, whose index names them.
+    """
+    scheme, _, rest = uri.partition(":")
+    name, mark, arguments = rest.partition("?")
+    if arguments.startswith("split="):
+        name, mark, arguments = f"{name}/{arguments.removeprefix('split=')}", "", ""
+    path = root / name
+    files = [path]
+    if path.is_dir() and scheme != "mds":
+        beside = (".fai", ".gzi", ".json")
+        files = sorted(p for p in path.iterdir() if p.suffix not in beside and p.name != "lock.mdb")
+    return f"{scheme}:{'::'.join(f'https://{host}/{p.relative_to(root)}' for p in files)}{mark}{arguments}"
+
+
 class Tunnel:
     """A proxy that answers CONNECT HOST:PORT with a connection to that port of this machine, and nothing else."""
 

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Condition, Thread
 from typing import Any
 
 import pytest
@@ -90,11 +91,13 @@ class Server:
 class Proxy:
     """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: a status such as 503,
     "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials,
-    once for each range), "expired for good". Every request, lists too, waits for `delay` seconds."""
+    once for each range), "expired for good". Every request, lists too, waits for `delay` seconds; `most` is how many
+    of them were under way at once."""
 
     def __init__(self, server: Any, spoil: Callable[[int], Any], delay: float = 0) -> None:
         proxy = self
-        self.gets = self.spoilt = 0
+        self.gets = self.spoilt = self.under_way = self.most = 0
+        self.changed, self.holds = Condition(), False
         ranges: set[tuple[str, str | None]] = set()
 
         class Handler(BaseHTTPRequestHandler):
@@ -107,6 +110,21 @@ class Proxy:
                 self.do_GET()
 
             def do_GET(self) -> None:
+                with proxy.turn():
+                    how, answer = self.ask()
+                if answer is not None:
+                    self.pass_on(how, *answer)
+                elif how is None:
+                    self.close_connection = True
+                else:
+                    code, body = (how, b"") if isinstance(how, int) else (403, EXPIRED)
+                    self.send_response(code)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            def ask(self) -> tuple[Any, tuple[int, list[tuple[str, str]], bytes] | None]:
+                """How the answer is spoilt, and what the server said: None if it was not asked, or gave no answer."""
                 time.sleep(delay)
                 how = None
                 if self.command == "GET" and "list-type" not in self.path and "comp=list" not in self.path:
@@ -118,12 +136,7 @@ class Proxy:
                 if how:
                     proxy.spoilt += 1
                 if how and how not in ("cut", "stall", "late", "short"):
-                    code, body = (how, b"") if isinstance(how, int) else (403, EXPIRED)
-                    self.send_response(code)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
-                    return
+                    return how, None
                 if how == "late":
                     time.sleep(1)
                     how = None
@@ -131,21 +144,22 @@ class Proxy:
                 try:
                     there.request(self.command, self.path, headers=dict(self.headers))
                     answer = there.getresponse()
-                    body = answer.read()
+                    return how, (answer.status, answer.getheaders(), answer.read())
                 except OSError:
-                    self.close_connection = True
-                    return
+                    return None, None
                 finally:
                     there.close()
-                self.send_response(answer.status)
+
+            def pass_on(self, how: Any, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+                self.send_response(status)
                 if how == "short":
                     body = body[: len(body) // 2]
-                for name, value in answer.getheaders():
+                for name, value in headers:
                     if how == "short" and name.lower() == "content-length":
                         value = str(len(body))
                     if name.lower() not in ("connection", "date", "server", "transfer-encoding"):
                         self.send_header(name, value)
-                if answer.getheader("Content-Length") is None:  # it came in chunks
+                if not any(name.lower() == "content-length" for name, _ in headers):  # it came in chunks
                     self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if how in ("cut", "stall"):
@@ -164,6 +178,33 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.thread = Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One request at the server."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.holds)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.under_way -= 1
+                self.changed.notify_all()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The server answers nothing meanwhile: later requests wait, and those under way have ended."""
+        with self.changed:
+            self.holds = True
+            assert self.changed.wait_for(lambda: self.under_way == 0, PATIENCE)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.holds = False
+                self.changed.notify_all()
 
     def close(self) -> None:
         """Ends it."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,15 +182,22 @@ def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, worl
 
 @pytest.mark.parametrize("scheme", ["jsonl", "parquet"])
 def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket, world):
-    n = 4
-    uri = records(bucket, scheme, n, n)
+    """Requests wait beside each other, at most as many as the settings of the store allow."""
+    n, parallel = 16, 8
+    uri = records(bucket, scheme, n, n // parallel)
     proxy = Proxy(bucket, lambda _: None, delay=1)
     try:
-        d = world.daemon(proxy.url, timeout="5s", hedge="0")
-        for i in range(2):
-            assert sorted(rows(uri, batch_size=4, job=f"job{i}", seed=i)) == [(k, f"row {k}") for k in range(n)]
+        d = world.daemon(proxy.url, timeout="20s", hedge="0", parallel=parallel)
+        loaders = [
+            larder.Loader(uri, batch_size=n // 2, job=f"job{i}", seed=i, shuffle=True, epochs=1) for i in range(2)
+        ]
+        for loader in loaders:  # both have begun
+            got = [(int(i), t) for batch in loader for i, t in zip(batch["id"], batch["text"], strict=True)]
+            assert sorted(got) == [(k, f"row {k}") for k in range(n)]
+            loader.close()
         spent = cost(d)
-        assert proxy.gets > 2 and spent["errors"] == spent["retries"] == 0
+        assert proxy.gets > parallel and spent["errors"] == spent["retries"] == 0
+        assert 1 < proxy.most <= parallel
     finally:
         proxy.close()
 
@@ -234,34 +241,67 @@ def images_of_folder(world: World, bucket: Server, sets: Path) -> list[tuple[int
     return images(f"wds:{sets}")
 
 
-JOB = """
-import sys, larder
-steps = [{"name": "Resize", "args": {"size": [24, 24]}}]
-loader = larder.Loader(sys.argv[1], batch_size=8, job=sys.argv[2], seed=int(sys.argv[2][3:]), epochs=3,
-    transform=steps)
-for epoch in range(3):
-    print(sum(len(labels) for images, labels in loader))
-loader.close()
+NOISE = """
+import random, sys
+from streaming import MDSWriter
+pick = random.Random(1)
+with MDSWriter(out=sys.argv[1], columns={"number": "int", "noise": "bytes"}, size_limit=64 << 10) as w:
+    for i in range(int(sys.argv[2])):
+        w.write({"number": i, "noise": pick.randbytes(pick.randint(1000, 3000))})
 """
+EACH, EPOCHS, JOBS = 72, 2, 4
+
+
+def large(bucket: Server, scheme: str, images: Path) -> tuple[str, int, int]:
+    """Images in tars, or numbers and bytes in MDS: the dataset in the bucket, how many samples and how many bytes."""
+    whole = bucket.folder / "packed" / "large-0"
+    if scheme == "wds":
+        pack(draw(images, 5, EACH, seed=2), whole, 4)
+        stored = sum(p.stat().st_size for p in images.rglob("*.*"))
+    else:
+        script = [formats(), "-W", "ignore", "-c", NOISE, whole, str(5 * EACH)]
+        subprocess.run(script, check=True, timeout=PATIENCE)
+        stored = sum(p.stat().st_size for p in whole.glob("*.mds"))
+    return f"{scheme}:s3://packed/large-0" + ("?fields=number,noise" if scheme == "mds" else ""), 5 * EACH, stored
 
 
 @pytest.mark.audit("--whole")
-def test_four_jobs_on_more_than_memory_holds(bucket, world, tmp_path):
-    """Tiers of an eighth of the dataset: every job has every sample of every epoch."""
-    d = world.daemon(bucket.url, hedge="0", config={"tiers": {"encoded": "40KiB", "decoded": "0"}})
-    command = [sys.executable, "-c", JOB, TARS]
-    jobs = [
-        subprocess.Popen([*command, f"job{n}"], stdout=subprocess.PIPE, text=True, env=world.clients())
-        for n in range(4)
-    ]
-    for job in jobs:
-        out, _ = job.communicate(timeout=PATIENCE)
-        assert job.returncode == 0 and out.split() == ["120"] * 3
-    stored = sum(len(p.read_bytes()) for p in (tmp_path / "images").rglob("*.*"))
-    spent, reads = cost(d), 12 * 120
-    assert spent["errors"] == 0 and 120 <= spent["reads"] - 8 <= reads + 8
-    packed = sum(p.stat().st_size for p in (bucket.folder / "packed" / "sets").iterdir())
-    assert spent["bytes"] <= 12 * stored + packed + HEAD
+@pytest.mark.parametrize(("scheme", "shared"), [("wds", True), ("mds", True), ("wds", False)])
+@pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
+def test_four_jobs_on_more_than_memory_holds(scheme, shared, bucket, world, tmp_path):
+    """Four jobs in step, and a tier of an eighth of the dataset: every job has every sample of every epoch, for less
+    than half of what four jobs fetch that share nothing. Jobs on a copy each are those, and they fetch all of that.
+    """
+    uri, n, stored = large(bucket, scheme, tmp_path / "more")
+    uris = [uri] * JOBS
+    if not shared:
+        uris = [uri.replace("large-0", f"large-{i}") for i in range(JOBS)]
+        for i in range(1, JOBS):
+            shutil.copytree(bucket.folder / "packed" / "large-0", bucket.folder / "packed" / f"large-{i}")
+    tier = stored // 8
+    d = world.daemon(bucket.url, hedge="0", config={"tiers": {"encoded": str(tier), "decoded": "0", "augmented": "0"}})
+    for u in set(uris):
+        d.cli("dataset", "add", u)
+    before = cost(d)
+    arguments: dict[str, Any] = {"batch_size": 8, "shuffle": True, "epochs": EPOCHS, "prefetch": 2}
+    loaders = [larder.Loader(u, job=f"job{i}", seed=i, return_index=True, **arguments) for i, u in enumerate(uris)]
+    for _ in range(EPOCHS):
+        seen: list[list[int]] = [[] for _ in loaders]
+        for batches in zip(*loaders, strict=True):
+            for ids, batch in zip(seen, batches, strict=True):
+                ids += batch[-1].tolist()
+        assert [sorted(ids) for ids in seen] == [list(range(n))] * JOBS
+    for loader in loaders:
+        loader.close()
+    spent = cost(d)
+    reads, fetched = spent["reads"] - before["reads"], spent["bytes"] - before["bytes"]
+    # A job alone reads each sample once an epoch. Only what the tier held at the end of the one before is not fetched.
+    apart = JOBS * EPOCHS * stored - (EPOCHS - 1) * tier
+    assert spent["errors"] == spent["retries"] == 0
+    if shared:
+        assert EPOCHS * stored - (EPOCHS - 1) * tier <= fetched <= apart / 2 and reads <= JOBS * EPOCHS * n / 2
+    else:
+        assert fetched >= 0.97 * apart
 
 
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")

@@ -33,12 +33,25 @@ def rows(loader, want):
     return [out[i] for i in sorted(out)]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Of a seed, the folder of what record_files.py wrote and the samples of each uri in it."""
+    made = {}
+
+    def make(seed):
+        if seed not in made:
+            out = tmp_path_factory.mktemp("records") / "out"
+            script = HERE.parent / "record_files.py"
+            subprocess.run([formats(), "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
+            made[seed] = out, json.loads((out / "want.json").read_text())
+        return made[seed]
+
+    return make
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_fields_are_those_of_the_formats_own_readers(real, tmp_path, seed):
-    out = tmp_path / "out"
-    script = HERE.parent / "record_files.py"
-    subprocess.run([formats(), "-W", "ignore", script, out, str(seed)], check=True, timeout=600)
-    want = json.loads((out / "want.json").read_text())
+def test_fields_are_those_of_the_formats_own_readers(real, written, seed):
+    out, want = written(seed)
     assert len(want) == (47 if any("indexed-" in uri for uri in want) else 45)
     for uri, samples in want.items():
         scheme, _, rest = uri.partition(":")
@@ -47,6 +60,16 @@ def test_fields_are_those_of_the_formats_own_readers(real, tmp_path, seed):
             loader = real(f"{scheme}:{out}/{rest}", batch_size=7, shuffle=shuffle, seed=seed, return_index=True)
             assert rows(loader, samples[0]) == samples, uri
             loader.close()
+
+
+def test_fields_over_https_are_those_of_the_formats_own_readers(written, over_https):
+    """Each dataset once, from nginx."""
+    out, want = written(1)
+    load = over_https(out)
+    for uri, samples in want.items():
+        loader = load(uri, batch_size=32, shuffle=True, seed=1, return_index=True)
+        assert rows(loader, samples[0]) == samples, uri
+        loader.close()
 
 
 def lines(path, n):

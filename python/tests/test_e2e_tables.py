@@ -58,6 +58,19 @@ def test_fields_are_those_of_the_formats_own_readers(real, tables, seed):
         loader.close()
 
 
+def test_fields_over_https_are_those_of_the_formats_own_readers(tables, over_https):
+    """Each dataset of a seed once, from nginx; what needs more than .arrow files of a folder cannot be read there."""
+    out = tables / "1"
+    load = over_https(out)
+    found = sorted(p for p in out.glob("*.uri") if p.stem != "hf_indices")
+    assert {p.read_text().partition(":")[0] for p in found} == {"fasta", "hf", "lmdb", "mds", "parquet", "tfrecord"}
+    for path in found:
+        want = [wanted(x) for x in json.loads(path.with_suffix(".json").read_text())]
+        loader = load(path.read_text().replace(f":{out}/", ":"), batch_size=32, shuffle=True, return_index=True)
+        assert samples(loader) == want, path
+        loader.close()
+
+
 def test_classes_have_the_names_of_the_dataset(real, tables):
     for name in ("hf", "parquet_hf"):
         uri = (tables / "1" / f"{name}.uri").read_text()

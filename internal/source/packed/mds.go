@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"larder/internal/errs"
 )
 
 // mds is MosaicML's format (streaming/base/format/mds): a shard is u32 samples, u32 offsets, the columns as JSON, then
@@ -148,7 +150,7 @@ func unpackedNames(a Address) func(name string) (bool, error) {
 		if names == nil {
 			names = map[string]bool{}
 			list, err := a.names(a.Path)
-			if err != nil {
+			if err != nil && !errs.Is(err, errs.Unsupported) { // a web server has no list
 				return false, err
 			}
 			for _, n := range list {
