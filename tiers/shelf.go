@@ -7,29 +7,49 @@ import (
 	"larder/tiers/encoded"
 )
 
-// table is the shelf of decoded and augmented: a map under a lock. Values are pointers to what lives off the heap.
+// table is the shelf of decoded and augmented: maps under a lock. Values are pointers to what lives off the heap.
+//
+// Keys differ in little but the object, so each plane has a map of its own: the keys of that are a sixth as large, and
+// what is looked up at random among many lies in fewer cache lines.
 type table struct {
 	mu struct {
 		sync.Mutex
-		slabs  map[ident.Key]*slab
+		planes map[ident.Key]plane // by a key of its entries without the object; none is empty
+		n      int                 // of entries
 		closed bool
 	}
+}
+
+// plane is the entries whose keys differ in the object alone.
+type plane map[ident.ObjectID]*slab
+
+func planeOf(k ident.Key) ident.Key {
+	k.Object = 0
+	return k
 }
 
 var _ shelf = (*table)(nil)
 
 func newTable() *table {
 	t := &table{}
-	t.mu.slabs = make(map[ident.Key]*slab)
+	t.mu.planes = make(map[ident.Key]plane)
 	return t
 }
 
 func (t *table) put(s *slab) bool {
 	t.mu.Lock()
-	old := t.mu.slabs[s.key] // the key was committed a moment ago
+	of := planeOf(s.key)
+	p := t.mu.planes[of]
+	old := p[s.key.Object] // the key was committed a moment ago
 	kept := !t.mu.closed
 	if kept {
-		t.mu.slabs[s.key] = s
+		if p == nil {
+			p = plane{}
+			t.mu.planes[of] = p
+		}
+		if p[s.key.Object] = s; old == nil {
+			t.mu.n++
+		}
 	}
 	t.mu.Unlock()
 	if kept && old != nil {
@@ -41,7 +61,7 @@ func (t *table) put(s *slab) bool {
 func (t *table) open(k ident.Key) *slab {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.mu.slabs[k]
+	s := t.mu.planes[planeOf(k)][k.Object]
 	if s == nil || !s.Retain() { // the shelf has a reference, so Retain works
 		return nil
 	}
@@ -51,8 +71,13 @@ func (t *table) open(k ident.Key) *slab {
 func (t *table) openAll(keys []ident.Key, out []*slab) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, k := range keys {
-		out[i] = t.mu.slabs[k]
+	var of ident.Key
+	var p plane
+	for i, k := range keys { // mostly of one job, and so of one plane
+		if n := planeOf(k); i == 0 || n != of {
+			of, p = n, t.mu.planes[n]
+		}
+		out[i] = p[k.Object]
 	}
 	// A slab of many is in no cache. Loads wait for memory together, what Retain does waits each time: so these go first.
 	here := int32(0)
@@ -75,12 +100,17 @@ func (t *table) drop(k ident.Key) { t.dropIf(k, nil) }
 
 func (t *table) dropIf(k ident.Key, only *slab) {
 	t.mu.Lock()
-	s := t.mu.slabs[k]
+	of := planeOf(k)
+	p := t.mu.planes[of]
+	s := p[k.Object]
 	if s == nil || only != nil && s != only {
 		t.mu.Unlock()
 		return
 	}
-	delete(t.mu.slabs, k)
+	if delete(p, k.Object); len(p) == 0 {
+		delete(t.mu.planes, of)
+	}
+	t.mu.n--
 	t.mu.Unlock()
 	s.Release()
 }
@@ -88,19 +118,21 @@ func (t *table) dropIf(k ident.Key, only *slab) {
 func (t *table) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.mu.slabs)
+	return t.mu.n
 }
 
 func (t *table) resize(int64) {}
 
 func (t *table) close() {
 	t.mu.Lock()
-	slabs := t.mu.slabs
-	t.mu.slabs = make(map[ident.Key]*slab)
+	planes := t.mu.planes
+	t.mu.planes, t.mu.n = make(map[ident.Key]plane), 0
 	t.mu.closed = true
 	t.mu.Unlock()
-	for _, s := range slabs {
-		s.Release()
+	for _, p := range planes {
+		for _, s := range p {
+			s.Release()
+		}
 	}
 }
 
