@@ -584,10 +584,12 @@ func TestManySessions(t *testing.T) {
 	}
 }
 
-// await waits until the engine has seen something; only the test's own time limit ends it otherwise.
+// await waits until the engine has seen something.
 func (d *daemon) await(ok func(sessiontest.Counts) bool) {
 	d.t.Helper()
-	for !ok(d.engine.Counts()) {
-		time.Sleep(time.Millisecond)
+	for end := time.Now().Add(time.Minute); !ok(d.engine.Counts()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatalf("the engine has seen %+v", d.engine.Counts())
+		}
 	}
 }

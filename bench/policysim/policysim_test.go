@@ -381,7 +381,7 @@ func TestTinyLFU(t *testing.T) {
 			t.Errorf("bytes %d: %+v", bytes, x)
 		}
 	}
-	for i := 0; runtime.NumGoroutine() > before && i < 1000; i++ {
+	for i := 0; runtime.NumGoroutine() > before && i < 60_000; i++ {
 		runtime.Gosched()
 		time.Sleep(time.Millisecond)
 	}

@@ -17,6 +17,7 @@ import (
 // process is a client in a process of its own.
 type process struct {
 	cmd *exec.Cmd
+	in  io.Closer // it trains until that is closed
 	err safeBuffer
 	got atomic.Int64 // batches, as it says
 	end chan error
@@ -33,6 +34,9 @@ func startClient(d *daemon, o order) *process {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.Stderr = &p.err
 	p.cmd.Stdout = counter{&p.got}
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		d.t.Fatal(err)
+	}
 	if err := p.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
@@ -69,7 +73,7 @@ func TestClientIsStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := startClient(d, order{Socket: d.socket, Spec: b, Epochs: 2, StepUS: 2000})
+		p := startClient(d, order{Socket: d.socket, Spec: b, StepUS: 2000})
 		want := int64(1 + r.IntN(10))
 		eventually(t, "the client trains", func() bool { return p.got.Load() >= want || len(p.end) > 0 })
 		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -84,6 +88,7 @@ func TestClientIsStopped(t *testing.T) {
 		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
+		_ = p.in.Close() // it may have ended
 		err = <-p.end
 		switch code := p.cmd.ProcessState.ExitCode(); {
 		case code == 3:

@@ -327,11 +327,11 @@ const clientEnv = "LARDER_FAULTS_CLIENT"
 type order struct {
 	Socket string
 	Spec   json.RawMessage
-	Epochs int
 	StepUS int
 }
 
-// clientMain is a client process. Exit code 0: all its epochs; 3: a larder error said that it is out.
+// clientMain is a client process. It trains until its input ends, and then to the end of the next epoch. Exit code 0:
+// it did; 3: a larder error said that it is out.
 func clientMain(text string) int {
 	var o order
 	spec := new(larderv1.JobSpec)
@@ -339,8 +339,11 @@ func clientMain(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	spec.Epochs = uint32(o.Epochs)
 	tr := newTrainee(o.Socket, spec, 0)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		tr.last.Store(tr.at.Load() + 1)
+	}()
 	tr.step = time.Duration(o.StepUS) * time.Microsecond
 	tr.life = func() (time.Time, int) { fmt.Println("a batch"); return time.Time{}, 0 }
 	err := tr.run(context.Background())

@@ -275,7 +275,7 @@ func TestPoisonIsLeftOut(t *testing.T) {
 	const n = 24
 	uri := declare(t, w.dial(), "poison", n)
 	job, tr := w.madeJob(madeSpec("a", uri, 6, func(s *larderv1.JobSpec) {
-		s.OnError, s.SampleTimeout = "skip", durationpb.New(100*time.Millisecond)
+		s.OnError, s.SampleTimeout = "skip", durationpb.New(time.Second)
 	}))
 	var wg sync.WaitGroup
 	ctx, end := context.WithCancel(t.Context())
@@ -299,7 +299,7 @@ func TestPoisonIsLeftOut(t *testing.T) {
 					case 7:
 						select {
 						case <-hang:
-						case <-time.After(time.Second):
+						case <-time.After(2 * time.Second): // of which it was given up after one
 						}
 						_ = k.Conn.Close()
 					}

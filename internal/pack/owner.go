@@ -27,9 +27,24 @@ const (
 	// maxClaims bounds how often a place is tried that becomes free and is taken at once.
 	maxClaims = 20
 
-	// letGo bounds how long a run that ends waits for a beat under way, and then how long it tries to say that it ended.
+	// letGo bounds how long a run that ends waits for a request under way about its note, and then how long it tries to
+	// say that it ended.
 	letGo = 5 * time.Second
 )
+
+// outliving gives requests that write or remove the note letGo more than ctx has: a store may execute one that was
+// cancelled behind those that follow it, of this run or of the next.
+func outliving(ctx context.Context) (late context.Context, end func()) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(letGo):
+			cancel()
+		case <-late.Done():
+		}
+	})
+	return late, func() { stop(); cancel() }
+}
 
 // ownership is what the note of the owner says. No clock of one machine is compared with that of another: a run lives
 // while its note changes.
@@ -80,7 +95,7 @@ func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
 	o := &owner{t: t, every: every, quit: make(chan struct{}), ended: make(chan struct{}),
 		note: ownership{ID: rand.Text(), Host: host, Place: place(), PID: os.Getpid()}}
 	for range maxClaims {
-		in, err := t.write(ctx, t.w.Create, ownerNote, o.note)
+		in, err := o.claim(ctx)
 		if err == nil {
 			o.begin(in.ETag)
 			return o, nil
@@ -104,6 +119,15 @@ func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
 	}
 	return nil, errs.New(errs.AlreadyExists, t.uri, "wait until the others end",
 		"packing into %s: other runs begin there again and again", t.uri)
+}
+
+func (o *owner) claim(ctx context.Context) (store.Info, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Info{}, err
+	}
+	late, end := outliving(ctx)
+	defer end()
+	return o.t.write(late, o.t.w.Create, ownerNote, o.note)
 }
 
 // outlive returns nil when the run that wrote a note has ended.
@@ -132,7 +156,12 @@ func (o *owner) outlive(ctx context.Context, there ownership, etag string) error
 				"of host %q", o.t.uri, there.PID, there.Host)
 		}
 	}
-	return o.t.failed(o.t.w.Remove(ctx, o.t.base+ownerNote))
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	late, end := outliving(ctx)
+	defer end()
+	return o.t.failed(o.t.w.Remove(late, o.t.base+ownerNote))
 }
 
 // read gives the note as it is in the store. One that cannot be read is nobody's.

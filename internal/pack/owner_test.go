@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,11 +163,7 @@ func TestABeatUnderWayIsNotTheLastWord(t *testing.T) {
 		if !writes(r) || r.Header.Get("If-None-Match") != "" { // the claim
 			return false
 		}
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		late := lasting(t, r)
 		beats.Do(func() {
 			close(beating)
 			stop()
@@ -175,7 +172,7 @@ func TestABeatUnderWayIsNotTheLastWord(t *testing.T) {
 			case <-time.After(300 * time.Millisecond): // the removal waits for the answer
 			}
 		})
-		next.ServeHTTP(w, r.WithContext(context.WithoutCancel(r.Context())))
+		next.ServeHTTP(w, late)
 		return true
 	})
 	cfg := Config{URI: "imagefolder:" + photos(t, 26, 9), To: Target{WDS, "s3://data/p"}, ShardSize: 16 << 10,
@@ -190,6 +187,98 @@ func TestABeatUnderWayIsNotTheLastWord(t *testing.T) {
 	}
 	if note, ok := b.objects(t, "p")[ownerNote]; ok {
 		t.Errorf("a run that ended left its note: %s", note)
+	}
+}
+
+// lasting is a request as a store executes it whose client has gone.
+func lasting(t *testing.T, r *http.Request) *http.Request {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	late := r.WithContext(context.WithoutCancel(r.Context()))
+	late.Body = io.NopCloser(bytes.NewReader(body))
+	return late
+}
+
+// gone waits for the client of a request to go, who is to wait for the answer.
+func gone(r *http.Request) bool {
+	select {
+	case <-r.Context().Done():
+		return true
+	case <-time.After(300 * time.Millisecond):
+		return false
+	}
+}
+
+// TestARunThatIsCancelledAsItBeginsLeavesNoNote: the store executes its claim after that.
+func TestARunThatIsCancelledAsItBeginsLeavesNoNote(t *testing.T) {
+	b := newBucket(t)
+	ctx, stop := context.WithCancel(t.Context())
+	executed := make(chan struct{})
+	b.faulty(func(w http.ResponseWriter, r *http.Request, next http.Handler) bool {
+		if !writes(r) || !strings.HasSuffix(r.URL.Path, ownerNote) {
+			return false
+		}
+		defer close(executed)
+		late := lasting(t, r)
+		stop()
+		gone(r)
+		next.ServeHTTP(w, late)
+		return true
+	})
+	cfg := Config{URI: "imagefolder:" + photos(t, 26, 5), To: Target{WDS, "s3://data/p"}, Stores: b.stores(t, nil),
+		beat: time.Hour}
+	if _, err := Run(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a cancelled run gave %v", err)
+	}
+	<-executed
+	if there := b.objects(t, "p"); len(there) > 0 {
+		t.Errorf("it left %v", there)
+	}
+}
+
+// TestARunThatIsCancelledRemovesNoNoteOfTheNext: the store executes its removal of a dead run's note after the next run
+// has written its own.
+func TestARunThatIsCancelledRemovesNoNoteOfTheNext(t *testing.T) {
+	dead, err := json.Marshal(ownership{ID: "dead", Place: place(), PID: noProcess})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBucket(t)
+	b.put(t, "p/"+ownerNote, string(dead))
+	ctx, stop := context.WithCancel(t.Context())
+	claimed := make(chan struct{})
+	var removals atomic.Int32
+	var claim sync.Once
+	b.faulty(func(w http.ResponseWriter, r *http.Request, next http.Handler) bool {
+		switch note := strings.HasSuffix(r.URL.Path, ownerNote); {
+		case note && r.Method == http.MethodDelete:
+			if removals.Add(1) == 1 {
+				stop()
+				if gone(r) {
+					<-claimed
+				}
+			}
+			next.ServeHTTP(w, lasting(t, r))
+			return true
+		case note && writes(r):
+			next.ServeHTTP(w, r)
+			if there := b.objects(t, "p")[ownerNote]; there != "" && there != string(dead) {
+				claim.Do(func() { close(claimed) })
+			}
+			return true
+		}
+		return false
+	})
+	cfg := Config{URI: "imagefolder:" + photos(t, 26, 5), To: Target{WDS, "s3://data/p"}, Stores: b.stores(t, nil),
+		beat: time.Hour}
+	if _, err := Run(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a cancelled run gave %v", err)
+	}
+	cfg.Stores = b.stores(t, nil)
+	if r := must(t, cfg); r.Samples != 15 {
+		t.Errorf("%+v", r)
 	}
 }
 

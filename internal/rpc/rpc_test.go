@@ -338,8 +338,10 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
-	for inside.Load() < maxStreams {
-		time.Sleep(time.Millisecond)
+	for end := time.Now().Add(time.Minute); inside.Load() < maxStreams; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d calls have begun", inside.Load(), maxStreams)
+		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -60,7 +60,7 @@ func FuzzSession(f *testing.F) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		await(func() bool { n, _ := d.Sessions(); return n == 0 })
+		await(t, "no session is left", func() bool { n, _ := d.Sessions(); return n == 0 })
 		if n := d.engine.Counts(); n.Held != 0 || len(n.Violations) != 0 {
 			t.Errorf("%+v", n)
 		}

@@ -171,10 +171,13 @@ func (p *peer) expectEnd() {
 	}
 }
 
-// await waits for what must happen; only the time limit of `go test` ends it otherwise.
-func await(ok func() bool) {
-	for !ok() {
-		time.Sleep(time.Millisecond)
+// await waits for what must happen.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never came about: %s", what)
+		}
 	}
 }
 
@@ -344,7 +347,7 @@ func TestVanish(t *testing.T) {
 		p.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
 		_ = p.Close()
 	}
-	await(func() bool { n, _ := d.Sessions(); return n == 0 })
+	await(t, "no session is left", func() bool { n, _ := d.Sessions(); return n == 0 })
 	if n := d.engine.Counts(); n.Clean != 0 || n.Torn != 1 {
 		t.Errorf("%+v", n)
 	}
@@ -384,7 +387,8 @@ func TestSilence(t *testing.T) {
 // TestNeverReads: a peer that asks and never reads is held back, then dropped; no other peer notices, and what it was
 // sent is bounded.
 func TestNeverReads(t *testing.T) {
-	d := start(t, session.Config{WriteTimeout: 50 * time.Millisecond}, map[string]sessiontest.Job{"a": {Batches: 1000}})
+	const timeout = 500 * time.Millisecond // to those who read, a write takes no time, but may begin late
+	d := start(t, session.Config{WriteTimeout: timeout}, map[string]sessiontest.Job{"a": {Batches: 1000}})
 	p := d.greeted()
 	other := d.greeted()
 	ping := bytes.Repeat(wire.AppendFrame(nil, wire.Ping, 1, nil), 1000)
@@ -401,7 +405,7 @@ func TestNeverReads(t *testing.T) {
 	q.send(wire.Attach, 2, `{"job":"a"}`)
 	q.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
 	q.expect(wire.Ring, 2)
-	time.Sleep(100 * time.Millisecond) // longer than the write timeout: nothing must happen meanwhile
+	time.Sleep(2 * timeout) // nothing must happen meanwhile
 	seen := 0
 	for range 5 {
 		if h, _, _, err := q.r.Next(); err != nil {

@@ -170,6 +170,9 @@ func TestUnknownSchemes(t *testing.T) {
 // with memory of the order of the index, and, where nothing has changed, without opening any.
 func TestManyShards(t *testing.T) {
 	n := 20_000
+	if testing.Short() {
+		n = 5000
+	}
 	if s := os.Getenv("LARDER_SHARDS"); s != "" {
 		v, err := strconv.Atoi(s)
 		must(t, err)

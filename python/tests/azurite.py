@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from real import PATIENCE, ROOT
-from s3 import free_port, wait_for
+from real import PATIENCE, ROOT, free_port
+from s3 import wait_for
 
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64encode(b"a key of 32 bytes, for tests ...").decode()

@@ -112,7 +112,7 @@ def torch() -> Any:
     return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Waits until something that another process or thread does has happened; fails after a generous deadline."""
     end = time.monotonic() + seconds
     while not condition():

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from real import PATIENCE
-from s3 import free_port, wait_for
+from real import PATIENCE, free_port
+from s3 import wait_for
 
 HOST = "data.example.test"  # no name server knows it
 

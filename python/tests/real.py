@@ -9,6 +9,7 @@ import os
 import queue
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +34,21 @@ def formats() -> Path:
     if os.environ.get("LARDER_REQUIRE_FORMATS"):
         pytest.fail(f"{python} is missing, and LARDER_REQUIRE_FORMATS is set")
     pytest.skip(f"{python} is missing (make setup makes it)")
+
+
+_ports: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that stays free for a server, also one that is started again: this process
+    is bound to it to its end, so that the system gives it to nobody else, and does not listen. The server must set
+    SO_REUSEADDR, as most do.
+    """
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+    _ports.append(s)
+    return int(s.getsockname()[1])
 
 
 def digest(image: Any) -> str:

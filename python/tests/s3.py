@@ -19,7 +19,7 @@ from threading import Condition, Thread
 from typing import Any
 
 import pytest
-from real import PATIENCE, ROOT, Daemon, digest
+from real import PATIENCE, ROOT, Daemon, digest, free_port
 
 import larder
 
@@ -37,13 +37,6 @@ def find_server() -> str:
     if os.environ.get("LARDER_REQUIRE_S3") == "1":
         pytest.fail(message)
     pytest.skip(message)
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nothing listens on."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def wait_for(process: subprocess.Popen[bytes], port: int, said: Callable[[], str] = str) -> None:

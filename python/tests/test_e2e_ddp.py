@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
-from real import PATIENCE, ROOT, draw
+from real import PATIENCE, ROOT, draw, free_port
 
 PAGE = (ROOT / "docs" / "ddp.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -45,11 +44,8 @@ def ranks(server, data, tmp_path, torch):
             code = code.replace(was, now)
         script = tmp_path / "train.py"
         script.write_text(code)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
         env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "LARDER_SOCKET": server.socket, "OMP_NUM_THREADS": "1"}
-        env |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         made, files = [], []
         try:
             for r in range(world):

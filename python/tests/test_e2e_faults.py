@@ -382,9 +382,9 @@ def test_a_daemon_is_started_when_none_is_there(small, tmp_path):
 
 
 def test_an_idle_daemon_ends_by_itself(small, private):
-    daemon = private("", "--idle-exit", "1s")
+    daemon = private("", "--idle-exit", "2s")
     with larder.Loader(f"imagefolder:{small}", batch_size=8, endpoint=daemon.socket, timeout=PATIENCE) as loader:
-        time.sleep(1.5)  # idle, but in use
+        time.sleep(2.5)  # idle, but in use
         assert sum(len(y) for _, y in loader) == 72
     assert daemon.process.wait(PATIENCE) == 0
     assert not os.path.exists(daemon.socket)

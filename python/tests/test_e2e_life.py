@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 from conftest import eventually
-from real import draw
+from real import PATIENCE, draw
 
 import larder
 from larder import _waits
@@ -214,9 +214,7 @@ def test_a_subset_that_selects_nothing_any_more(real, server, folder):
 
 def test_a_paused_job_waits_and_says_so(real, server, small, monkeypatch):
     monkeypatch.setattr(_waits, "_LOOK", 0.05)
-    loader = real(
-        f"imagefolder:{small}", batch_size=2, shuffle=True, prefetch=1, job="pausing", return_index=True, timeout=0.5
-    )
+    loader = real(f"imagefolder:{small}", batch_size=2, shuffle=True, prefetch=1, job="pausing", return_index=True)
     other = real(f"imagefolder:{small}", batch_size=8, shuffle=True, job="goes-on", return_index=True)
     it = iter(loader)
     got = next(it)[-1].tolist()
@@ -224,13 +222,23 @@ def test_a_paused_job_waits_and_says_so(real, server, small, monkeypatch):
     server.cli("jobs", "pause", "pausing")  # twice is once
     assert "paused" in server.cli("jobs", "ls").stdout
     assert ids_of(other) == list(range(72)), "the others go on"
-    resumed = threading.Timer(1.5, lambda: server.cli("jobs", "unpause", "pausing"))
-    resumed.start()
+    looks, ask = 0, _waits._ask
+
+    def asked(*a):
+        nonlocal looks
+        looks += 1
+        if looks == 20:  # a second, longer than the timeout
+            loader._shared.timeout = PATIENCE
+        if looks == 21:
+            server.cli("jobs", "unpause", "pausing")
+        return ask(*a)
+
+    monkeypatch.setattr(_waits, "_ask", asked)
+    loader._shared.timeout = 0.5
     with pytest.warns(larder.PausedWarning, match="larder jobs unpause pausing"):
         while len(got) < 16:  # more than its ring held
             got += next(it)[-1].tolist()
-    resumed.join()
-    assert not describe(server, "pausing").get("paused")
+    assert looks > 20 and not describe(server, "pausing").get("paused")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         got += [i for *_, index in it for i in index.tolist()]

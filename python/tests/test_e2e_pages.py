@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real import PATIENCE, ROOT, draw, find_binary
+from real import PATIENCE, ROOT, draw, find_binary, free_port
 from s3 import CREDENTIALS, Server, pack
 
 PAGES = [
@@ -80,13 +79,6 @@ def blocks(text):
     for m in BLOCK.finditer(text):
         yield m[1], text[at : m.start()], m[2]
         at = m.end()
-
-
-def free_port():
-    """A TCP port that nothing listens on."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def shrink(code, port):

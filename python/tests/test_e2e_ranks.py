@@ -88,12 +88,14 @@ def test_ranks_get_equally_many_batches(private, loaders, tmp_path, bad, order):
 
 def test_a_rank_that_is_behind_is_named(private, loaders, tmp_path):
     daemon = private("tiers: {total: 64MiB}\nmemory: {limit: 1GiB}\n")
-    ranks = loaders(daemon, spoiled(tmp_path / "set", [7]), prefetch=1, timeout=2)
+    ranks = loaders(daemon, spoiled(tmp_path / "set", [7]), prefetch=1)
     ahead, behind = (iter(r) for r in ranks)
+    ranks[0]._shared.timeout = 2.0
     with pytest.raises(larder.DeadlineError, match="rank 1, whose batch of this step is not ready") as e:
         for _ in range(N // BATCH):
             next(ahead)
     assert e.value.cause == "rank"
+    ranks[0]._shared.timeout = PATIENCE
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         late = pool.submit(next, ahead)
         for _ in range(4):  # gives three back, of a ring of at most three

@@ -355,8 +355,8 @@ def test_no_other_client_takes_a_rank_whose_connection_is_open(folder, lives, lo
     loader = loads(d, f"imagefolder:{folder}", job="mine")
     it = iter(loader)
     next(it)
-    other = loads(d, f"imagefolder:{folder}", job="mine", timeout=2.0)
-    other._shared.held = loader._shared.held
+    other = loads(d, f"imagefolder:{folder}", job="mine")
+    other._shared.held, other._shared.timeout = loader._shared.held, 2.0
     with pytest.raises(larder.RankHeldError):
         iter(other)
     assert sum(1 for _ in it) == 26
@@ -365,7 +365,7 @@ def test_no_other_client_takes_a_rank_whose_connection_is_open(folder, lives, lo
 def test_no_descriptors_left(folder, lives, loads):
     """While a process has no descriptor free, next() waits for one and says so; then comes the next batch."""
     d = lives()
-    loader = loads(d, f"imagefolder:{folder}", job="fds", timeout=0.5)
+    loader = loads(d, f"imagefolder:{folder}", job="fds")
     it = iter(loader)
     got = next(it)[-1].tolist()
     cut(loader)

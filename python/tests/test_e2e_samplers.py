@@ -192,7 +192,7 @@ def test_a_registered_job_of_order_given_is_not_waited_for(real, small):
         for _ in first:
             pass
         with pytest.raises(larder.InvalidError, match=r"the client that registers it says which.*sampler=\.\.\."):
-            real("job:told", timeout=1.0)
+            real("job:told")
 
 
 def test_a_sampler_shares_what_is_cached(loader_of, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import time
 
 import numpy as np
@@ -111,14 +112,16 @@ def test_daemon_restart_between_epochs(load, daemon):
 
 def test_deadline_says_what_was_waited_for(load, daemon):
     daemon.hold = True
-    loader = load(timeout=0.2, job="slow", return_index=True)
+    loader = load(job="slow", return_index=True)
     it = iter(loader)
+    loader._shared.timeout = 0.2
     with pytest.raises(
         larder.DeadlineError, match=r"a batch of epoch 0 of job 'slow', rank 0: the daemon answers, but"
     ) as e:
         next(it)
     assert isinstance(e.value, TimeoutError) and "larder jobs describe slow" in str(e.value)
     daemon.resume()
+    loader._shared.timeout = 20.0
     assert sum(len(x) for *_, x in it) == 100  # the iterator continues
 
 
@@ -167,10 +170,11 @@ def test_rank_taken_over(load, daemon):
 
 
 def test_registration_that_takes_too_long(daemon, monkeypatch):
-    real = daemon.call
-    monkeypatch.setattr(daemon, "call", lambda method, body: time.sleep(0.5) or real(method, body))
+    real, late = daemon.call, threading.Event()
+    monkeypatch.setattr(daemon, "call", lambda method, body: late.wait(60) and real(method, body))
     with pytest.raises(larder.DeadlineError, match="to answer RegisterJob") as e:
-        larder.Loader("fake:10", batch_size=2, endpoint=daemon.path, timeout=0.2)
+        larder.Loader("fake:10", batch_size=2, endpoint=daemon.path, timeout=1.0)
+    late.set()
     assert "larder dataset add" in e.value.hint
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -198,11 +199,23 @@ def test_stats_are_typed(load):
         s.version = "x"
 
 
+def since(loader):
+    """Since when the client waits, as the daemon sees it; 0 = it does not."""
+    board = loader._shared.resources.session.board
+    return struct.unpack_from("<Q", board.page, board.at + 72)[0]
+
+
 def test_waited_time_is_reported(load, daemon):
     daemon.hold = True
     loader = load(transform=CROP)
     it = iter(loader)
-    threading.Timer(0.2, daemon.resume).start()
+
+    def later():
+        eventually(lambda: since(loader) > 0)
+        time.sleep(0.2)
+        daemon.resume()
+
+    threading.Thread(target=later).start()
     batch = next(it)
     del batch
     loader.stats()
@@ -215,8 +228,9 @@ def test_a_full_disk_is_reported_once(load, daemon, monkeypatch):
     monkeypatch.setattr(_waits, "_LOOK", 0.02)
     daemon.hold = True
     daemon.wait = {"cause": "disk", "text": "room on a disk: /state is full"}
-    loader = load(timeout=0.3)
+    loader = load()
     it = iter(loader)
+    loader._shared.timeout = 0.3
     with (
         pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as warned,
         pytest.raises(larder.DeadlineError) as e,
@@ -235,23 +249,20 @@ def test_a_full_disk_is_reported_once(load, daemon, monkeypatch):
 
 
 def test_a_wait_that_was_given_up_ends_with_the_next_batch(load, daemon):
-    loader = load(transform=CROP, timeout=0.2)
+    loader = load(transform=CROP)
     it = iter(loader)
     next(it)
     daemon.hold = True
+    loader._shared.timeout = 0.2
     with pytest.raises(larder.DeadlineError):
         while True:
             next(it)
-    board = loader._shared.resources.session.board
-
-    def since() -> int:
-        return struct.unpack_from("<Q", board.page, board.at + 72)[0]
-
-    assert since() > 0, "the daemon continues to count it"
+    assert since(loader) > 0, "the daemon continues to count it"
+    loader._shared.timeout = 20.0
     daemon.resume()
-    eventually(lambda: board.post() is not None)
+    eventually(lambda: loader._shared.resources.session.board.post() is not None)
     next(it)
-    assert since() == 0
+    assert since(loader) == 0
 
 
 # ---- life
@@ -321,8 +332,8 @@ def test_keyboard_interrupt_in_next_leaves_the_loader_usable(load, daemon):
     daemon.hold = True
     loader = load(return_index=True)
     it = iter(loader)
-    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         next(it)
     daemon.resume()
     assert sorted(int(i) for *_, x in it for i in x) == list(range(100))

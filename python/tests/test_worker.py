@@ -282,7 +282,7 @@ def test_steps_run_behind_an_item_and_from_a_record(boss, crews):
 
 def test_bad_items_are_reported_with_words_and_the_worker_goes_on(boss, crews, capfd):
     bad = {2: "raise", 3: "none", 4: "shape", 5: "hang", 6: "print", 7: "fork", 8: "exit"}
-    boss.queue.extend({"sample": i, "timeout": 300} for i in range(10))
+    boss.queue.extend({"sample": i, "timeout": 1000 if i == 5 else 60_000} for i in range(10))
     start(crews, boss, Noise(10, bad), 1)
     boss.until(lambda: len(boss.records) + len(boss.failures) == 10)
     said = {i: f"{f['type']}: {f['message']}" for i, f in boss.failures.items()}
@@ -290,7 +290,7 @@ def test_bad_items_are_reported_with_words_and_the_worker_goes_on(boss, crews, c
     assert said[2] == "ValueError: item 2 is broken" and "raise ValueError" in boss.failures[2]["traceback"]
     assert "the sample is NoneType, which is no data" in said[3]
     assert "field x has shape [2, 2], and [2] in other items" in said[4]
-    assert "sample_timeout (0.3 s)" in said[5] and "time.sleep(3600)" in boss.failures[5]["traceback"]
+    assert "sample_timeout (1 s)" in said[5] and "time.sleep(3600)" in boss.failures[5]["traceback"]
     assert said[8] == "SystemExit: 3"
     assert capfd.readouterr().out == "printed by an item\n", "what a dataset prints goes where it goes"
 
@@ -526,10 +526,10 @@ def test_a_worker_that_cannot_start_says_why(crews):
 
 def test_an_item_that_ends_the_process_is_looked_at_once(crews):
     look = _items.Look((0, 5), (2, 3), False)
-    crew = _crew.Crew(work(Noise(10, {0: "die", 2: "hang", 3: "die"}), 1, look=look, timeout=0.3), _crew.context(None))
+    crew = _crew.Crew(work(Noise(10, {0: "die", 2: "die", 3: "hang"}), 1, look=look, timeout=1.0), _crew.context(None))
     crews.append(crew)
     probe = crew.probe(PATIENCE)
-    assert [(f.sample, f.type) for f in probe.failures] == [(0, "Died"), (2, "Hung"), (3, "Died")]
+    assert [(f.sample, f.type) for f in probe.failures] == [(0, "Died"), (2, "Died"), (3, "Hung")]
     crew = _crew.Crew(work(Noise(10, dict.fromkeys(range(10), "die")), 1, look=look), _crew.context(None))
     crews.append(crew)
     with pytest.raises(UnavailableError, match="ended before it was ready: killed by SIGKILL"):

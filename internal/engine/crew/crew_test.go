@@ -417,7 +417,8 @@ func TestEndedJobsLeaveNothing(t *testing.T) {
 
 // taken waits until the feeder has taken what was added.
 func (r *rig) taken() {
-	for {
+	r.t.Helper()
+	for range 60_000 {
 		r.Crew.mu.Lock()
 		n := len(r.Crew.mu.coming) + len(r.Crew.mu.added)
 		r.Crew.mu.Unlock()
@@ -426,6 +427,7 @@ func (r *rig) taken() {
 		}
 		time.Sleep(time.Millisecond)
 	}
+	r.t.Fatal("the feeder does not take what was added")
 }
 
 // What is made and kept in no tier is bounded: the next one waits until there is room, or nothing of its kind is there.

@@ -45,10 +45,8 @@ func TestItemsAreReadForTheirJobs(t *testing.T) {
 			Keep: true,
 			Key:  ident.Key{Object: ident.ObjectID(id + 1), Form: ident.Decoded, Recipe: 2}}, r.job, nil)
 	}
-	for len(reads) < 2 { // both are read while their size is not known
-		time.Sleep(time.Millisecond)
-	}
-	for range 2 { // the second one finds no room
+	begun(t, reads, 2) // both are read while their size is not known
+	for range 2 {      // the second one finds no room
 		nextRead(t, reads)(blobOf(t, 1000), coordinator.Prepared{Read: 1})
 	}
 	w, h, mem := r.attach(1<<16, "c")
@@ -68,6 +66,16 @@ func TestItemsAreReadForTheirJobs(t *testing.T) {
 	for i, want := range []work.Item{{Object: 1, Readers: 4}, {Object: 2, Readers: 5}, {Object: 2, Readers: 5}} {
 		if got := <-items; got != want {
 			t.Errorf("read %d is of %+v, want %+v", i, got, want)
+		}
+	}
+}
+
+// begun waits until so many items are to be read.
+func begun(t *testing.T, reads chan func([]byte, coordinator.Prepared), n int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); len(reads) < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d items are asked for", len(reads), n)
 		}
 	}
 }
@@ -172,7 +180,7 @@ func (r *rig) settled() bool {
 // serve answers reads with records of the size that size says, until nothing is to be read any more.
 func serve(t *testing.T, r *rig, reads chan func([]byte, coordinator.Prepared), size func(n int) int) (read int) {
 	t.Helper()
-	for {
+	for end := time.Now().Add(time.Minute); ; {
 		select {
 		case done := <-reads:
 			read++
@@ -186,6 +194,9 @@ func serve(t *testing.T, r *rig, reads chan func([]byte, coordinator.Prepared), 
 		if r.settled() {
 			return read
 		}
+		if time.Now().After(end) {
+			t.Fatalf("after %d items it does not come to rest", read)
+		}
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -198,9 +209,7 @@ func TestRecordsThatGrowHaveNoMoreRoom(t *testing.T) {
 	for id := range coordinator.FlightID(n) {
 		r.prepare(id+1, true)
 	}
-	for len(reads) < mostReads { // all that are read at first, of unknown size
-		time.Sleep(time.Millisecond)
-	}
+	begun(t, reads, mostReads) // all that are read at first, of unknown size
 	read := serve(t, r, reads, func(n int) int { return min(1000*n, 200_000) })
 	if read < mostReads || read > 2*mostReads {
 		t.Errorf("%d items were read without a worker", read)
@@ -285,9 +294,7 @@ func TestEndedJobsLeaveNoReads(t *testing.T) {
 	for id := range coordinator.FlightID(100) {
 		r.prepare(id+1, false)
 	}
-	for len(reads) < mostReads {
-		time.Sleep(time.Millisecond)
-	}
+	begun(t, reads, mostReads)
 	r.end(1)
 	for range mostReads {
 		nextRead(t, reads)(blobOf(t, 10), coordinator.Prepared{})
