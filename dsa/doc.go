@@ -33,8 +33,9 @@
 // Where a job has many cells and hardly anything is available in each, it scans instead (scan.go): an order that jobs
 // share deals objects into parts (scanorder.go), and jobs meet in parts, by decisions that follow from counts alone.
 //
-// Jobs of mode Blocks walk through blocks of samples that lie together, a few at a time (walk.go). The rules above do
-// not know them: they have no slot, no cell and no level, and what they take is neutral.
+// Jobs of mode Blocks walk through blocks of samples that lie together, a few at a time (walk.go), and meet on them
+// (walkmeet.go). The rules above do not know them: they have no slot, no cell and no level, and what they take is
+// neutral.
 //
 // The other modes: Strict jobs draw uniformly from all that remains, together and a bounded number of samples ahead, so
 // that the others can follow (strict.go). Fixed and Sequential jobs have a prescribed order (fixed.go).
@@ -56,6 +57,6 @@
 //
 // sampler.go lists the components of a Sampler. Each has its own fields, invariants and Check: roster (jobs.go,
 // pace.go), cells (cells.go), pool (pool.go, prefer.go), tapes (tape.go), follows (follow.go), scans (scan.go,
-// scanorder.go), draws (draw.go, lists.go, smallcell.go), strictDraws (strict.go), walks (walk.go), layouts (layout.go,
-// groups.go) and work (work.go, passes.go). join.go, epoch.go and query.go hold the other calls.
+// scanorder.go), draws (draw.go, lists.go, smallcell.go), strictDraws (strict.go), walks (walk.go, walkmeet.go),
+// layouts (layout.go, groups.go) and work (work.go, passes.go). join.go, epoch.go and query.go hold the other calls.
 package dsa

@@ -56,7 +56,7 @@ func New(seed uint64) *Sampler {
 	s.strict = strictDraws{rng: s.rng, jobs: &s.jobs, draws: &s.draws}
 	s.layouts = layouts{objects: &s.objects, jobs: &s.jobs, cells: &s.cells, pool: &s.pool, draws: &s.draws,
 		follows: &s.follows, scans: &s.scans, room: MaxObjects}
-	s.walks = walks{byID: make(map[ident.JobID]*walk), leak: xrand.New(0x6473615f6c65616b, seed)}
+	s.walks = walks{byID: make(map[ident.JobID]*walk), dice: xrand.New(0x6473615f6c65616b, seed)}
 	s.work = work{steps: s.steps(), ended: s.free}
 	return s
 }

@@ -43,12 +43,15 @@ type walk struct {
 	members [][]ident.ObjectID
 	took    []uint32 // which entry of the walk the block was last; 0 = none
 	entries uint32
+	beside  uint32 // blocks that it chose while there were other walks
 
 	phase   walkPhase
 	left    *bits.Set // what the epoch owes; nil while that is everything
 	rng     *xrand.Rand
 	order   []int32 // places of blocks, the last one comes next; some may have come already
 	waiting []bool  // by place: it has not come
+	waits   int     // how many have not
+	holds   []bool  // by place: it is in the window, or ahead
 	window  []resident
 	ahead   int // the place of the block that comes next and is held already; -1 = none
 	chunk   []ident.ObjectID
@@ -79,16 +82,8 @@ type walks struct {
 	byID  map[ident.JobID]*walk // lookups only
 	list  []*walk
 	moves []BlockMove
-	leak  *xrand.Rand
+	dice  *xrand.Rand // of what no order of a lone job may depend on
 }
-
-// leakEvery: one of so many blocks is not taken from those that other jobs hold. Without it two jobs of equal speed
-// that began at different times would meet in the same part of the dataset at the same time of each epoch, for ever.
-const leakEvery = 10
-
-// recentWindows: what a job held within its last windows it does not prefer, so that the end of an epoch is not the
-// beginning of the next one.
-const recentWindows = 2
 
 // admit refuses what can never be walked.
 func (ws *walks) admit(id ident.JobID, spec JobSpec) error {
@@ -187,7 +182,7 @@ func (ws *walks) start(w *walk, epoch uint32) {
 // abandon ends the epoch; nothing is held any more.
 func (ws *walks) abandon(w *walk) {
 	ws.release(w)
-	w.left, w.order, w.waiting, w.phase = nil, nil, nil, walkIdle
+	w.left, w.order, w.waiting, w.holds, w.waits, w.phase = nil, nil, nil, nil, 0, walkIdle
 }
 
 // release drops everything that is held.
@@ -202,6 +197,7 @@ func (ws *walks) release(w *walk) {
 }
 
 func (ws *walks) move(w *walk, place int, in bool) {
+	w.holds[place] = in
 	if b := w.blocks[place]; b != NoBlock {
 		ws.moves = append(ws.moves, BlockMove{w.id, b, in})
 	}
@@ -246,7 +242,7 @@ func (ws *walks) refill(w *walk) {
 	if first {
 		w.layOut()
 		for k := range max(w.width-1, 1) { // those that came before, had the epoch no beginning
-			if p := ws.choose(w); p >= 0 {
+			if p := ws.choose(w, first); p >= 0 {
 				w.enter(p, k+1)
 			}
 		}
@@ -255,7 +251,7 @@ func (ws *walks) refill(w *walk) {
 		w.ahead = -1
 	}
 	if w.ahead < 0 {
-		w.ahead = ws.choose(w)
+		w.ahead = ws.choose(w, first)
 	}
 	if w.ahead < 0 && len(w.window) == 0 {
 		invariant.Violated("dsa: job %d owes %d samples, and no block has any", w.id, w.remaining())
@@ -279,10 +275,11 @@ func (ws *walks) refill(w *walk) {
 func (w *walk) layOut() {
 	w.phase = walkWalking
 	w.order = make([]int32, len(w.blocks))
-	w.waiting = make([]bool, len(w.blocks))
+	w.waiting, w.holds = make([]bool, len(w.blocks)), make([]bool, len(w.blocks))
 	for i := range w.order {
 		w.order[i], w.waiting[i] = int32(i), true
 	}
+	w.waits = len(w.order)
 	w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
 }
 
@@ -314,56 +311,6 @@ func (w *walk) give(r *resident, n int) {
 	r.items = r.items[:at]
 }
 
-// choose finds the block that comes next, and holds it; -1 = none is left. It is one that another job holds, the newest
-// first, where the epoch owes it and the job did not have it lately: then it need not be read again. Else it is the
-// next of the job's own order.
-func (ws *walks) choose(w *walk) int {
-	p := ws.met(w)
-	for p < 0 && len(w.order) > 0 {
-		q := int(w.order[len(w.order)-1])
-		w.order = w.order[:len(w.order)-1]
-		if w.waiting[q] && w.owes(q) {
-			p = q
-		}
-		w.waiting[q] = false
-	}
-	if p >= 0 {
-		w.waiting[p] = false
-		w.entries++
-		w.took[p] = w.entries
-		ws.move(w, p, true)
-	}
-	return p
-}
-
-// met is a block that another job holds and w is to take next; -1 = none.
-func (ws *walks) met(w *walk) int {
-	recent := uint32(recentWindows * w.width)
-	for _, o := range ws.list {
-		if o == w {
-			continue
-		}
-		for i := len(o.window); i >= 0; i-- { // the newest first; before all, the one that is being read
-			q := o.ahead
-			if i < len(o.window) {
-				q = o.window[i].place
-			}
-			if q < 0 || o.blocks[q] == NoBlock {
-				continue
-			}
-			p, ok := w.place[o.blocks[q]]
-			if !ok || !w.waiting[p] || !w.owes(p) || w.took[p] > 0 && w.entries-w.took[p] < recent {
-				continue
-			}
-			if ws.leak.IntN(leakEvery) == 0 {
-				return -1
-			}
-			return p
-		}
-	}
-	return -1
-}
-
 // owes reports whether the epoch owes a sample of a block.
 func (w *walk) owes(p int) bool {
 	for _, x := range w.members[p] {
@@ -389,6 +336,7 @@ func (w *walk) giveBack(ids []ident.ObjectID) {
 			continue
 		}
 		w.waiting[p] = true
+		w.waits++
 		w.order = append(w.order, int32(p))
 	}
 }
