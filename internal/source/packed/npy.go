@@ -20,7 +20,7 @@ type npy struct{ identity }
 func (npy) Scheme() string { return "npy" }
 
 func (npy) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, ".npy")
+	files, err = filesOf(a, suffixesOf("npy")...)
 	return files, nil, err
 }
 

@@ -20,7 +20,7 @@ type npz struct{ identity }
 func (npz) Scheme() string { return "npz" }
 
 func (npz) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, ".npz")
+	files, err = filesOf(a, suffixesOf("npz")...)
 	return files, nil, err
 }
 

@@ -73,7 +73,7 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 }
 
 // isTar reports whether a name is that of a tar, compressed or not.
-func isTar(path string) bool { return strings.HasSuffix(path, ".tar") || isPackedTar(path) }
+func isTar(path string) bool { return hasSuffix(path, suffixesOf("wds")) }
 
 // isFolderOfTars reports whether a path stands for the *.tar in it. In a store names decide: to look would be a list.
 func (a *Address) isFolderOfTars(path string) bool {
