@@ -57,16 +57,27 @@ func soundOf(s *record.Schema, name string) (soundInto, bool) {
 // audio are the names of ?audio=.
 func (a Address) audio() []string { return a.named("audio") }
 
-// hearing decodes a file of sound.
-type hearing func(b []byte) (samples, rate record.Content, err error)
+// maxSound bounds what one sound decodes to, bytes: silence of a few bytes of FLAC may be hours long.
+const maxSound = 512 << 20
+
+// checkSound refuses a sound of too many samples in each channel.
+func checkSound(frames uint64, channels int) error {
+	if most := uint64(maxSound / 4 / channels); frames > most {
+		return fmt.Errorf("it says that it has %d samples, and %d are the most", frames, most)
+	}
+	return nil
+}
+
+// hearing decodes a file of sound; for the rate alone it decodes no samples.
+type hearing func(b []byte, rateOnly bool) (samples, rate record.Content, err error)
 
 // hear decodes a .wav or a .flac. Errors follow what the file is called.
-func hear(b []byte) (samples, rate record.Content, err error) {
+func hear(b []byte, rateOnly bool) (samples, rate record.Content, err error) {
 	read := wave
 	if bytes.HasPrefix(b, []byte("fLaC")) {
 		read = flacSound
 	}
-	if samples, rate, err = read(b); err != nil {
+	if samples, rate, err = read(b, rateOnly); err != nil {
 		err = fmt.Errorf("is no sound that is read (wav, flac): %w", err)
 	}
 	return samples, rate, err
@@ -77,7 +88,7 @@ type soundInto struct{ samples, rate int }
 
 // put decodes a file of sound, once for both fields.
 func (to soundInto) put(values []record.Content, b []byte, hear hearing) error {
-	samples, rate, err := hear(b)
+	samples, rate, err := hear(b, to.samples < 0)
 	if err != nil {
 		return err
 	}
