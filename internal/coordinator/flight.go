@@ -32,6 +32,7 @@ type flights struct {
 	outages     []*outage              // of places that do not answer, in the order in which they began
 	running     int                    // handed out, but for foreign ones
 	quarantine  map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
+	counted     []*stream              // of a flight in place whose rows are being sourced again
 	rng         *xrand.Rand            // of what idle workers augment ahead
 
 	// What flights need of the planner, which is above them.
@@ -81,6 +82,8 @@ type flight struct {
 	refill   bool // idle workers make it ahead, because no row had asked for it when it began: a fact for all its phases
 	users    int  // fills and augments that still read the working copy
 	attempts int
+
+	counted []*stream // that counted the sample when they came to the flight in place, see countStored
 }
 
 // moveForward moves a flight forward in the queue when a later waiter's turn is earlier.
@@ -118,6 +121,9 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	}
 	if g := fl.flying.get(key); g != nil {
 		fl.countStored(s, x)
+		if g.phase == flightInPlace { // the row is sourced again when it is over
+			g.counted = append(g.counted, s)
+		}
 		fl.takeOver(g, s, entry, admitted, alone)
 		return g, 0
 	}

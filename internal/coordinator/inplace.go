@@ -50,7 +50,9 @@ func (fl *flights) preparedInPlace(f *flight, e Prepared) {
 	if d.phase != deliveryCanceled {
 		d.pending--
 	}
+	fl.counted, f.counted = f.counted, nil
 	fl.abandonFlight(f, func(w waiter) { fl.source(w.d, w.row) })
+	fl.counted = nil
 	fl.settle(d)
 }
 
