@@ -34,6 +34,12 @@ func soundFields(name string) (samples, rate record.Field) {
 	return looseArray(name, record.Float32, 2), scalarField(rateName(name), record.Int64)
 }
 
+// WasBytes reports whether an earlier larder may have found bytes where this one finds sound, in files of a scheme.
+func WasBytes(scheme string, s *record.Schema) bool {
+	return slices.Contains([]string{"wds", "parquet", "hf", "lmdb", "tfrecord"}, scheme) &&
+		slices.ContainsFunc(s.Fields, func(f record.Field) bool { return f.Kind == record.Bytes })
+}
+
 // isSamples reports whether a field may hold the samples of a sound, isRate its rate.
 func isSamples(f *record.Field) bool {
 	return f.Kind == record.Array && f.DType == record.Float32 &&
