@@ -148,7 +148,7 @@ def op(t: Any, known_ops: Iterable[str], before: Iterable[OpMessage] = ()) -> Op
             continue
         value = getattr(t, a)
         if isinstance(value, dict):  # v2's ToDtype by type of input
-            made = [o["name"] for o in before if o["name"] in _MADE]
+            made = [n for n in (o.get("name", "") for o in before) if n in _MADE]
             value = _of_images(value, bool(made) and _MADE[made[-1]])
         value = plain(value, f"{name}.{a}")
         if value is not None:
