@@ -71,7 +71,7 @@ type flight struct {
 
 	phase   flightPhase
 	outage  *outage // that it waits for, or is to try; nil = none
-	visible bool    // a visible job has asked for it: the sampler knows of it
+	visible bool    // a visible job has asked for it: it counts for the sampler
 	later   later   // what its result cannot fill any more
 	foreign bool    // workers of clients make it, see Making
 	bare    bool    // its result is the sample's number alone, see Making
@@ -121,9 +121,6 @@ func (fl *flights) launch(key ident.Key, s *stream, turn uint64, alone bool) (*f
 	}
 	if g := fl.flying.get(key); g != nil {
 		fl.countStored(s, x)
-		if g.phase == flightInPlace { // the row is sourced again when it is over
-			g.counted = append(g.counted, s)
-		}
 		fl.takeOver(g, s, entry, admitted, alone)
 		return g, 0
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // A file of sound gives a record two fields: its samples, and its rate in NAME_rate, unless the file of the dataset has
-// a field of that name itself. wds knows sound by its extension. A column of Parquet or Arrow holds it where Hugging
+// a field of that name itself. wds finds sound by its extension. A column of Parquet or Arrow holds it where Hugging
 // Face's feature Audio says so and the first value is one that is read; LMDB and TFRecord where values begin as sound
 // does, as with images there. ?audio= says it, too.
 

@@ -92,7 +92,7 @@ func isCompressed(name string) bool {
 	return false
 }
 
-// position reads a file from the front and knows where it is; archive/tar asks for headers only and seeks over the
+// position reads a file from the front and keeps its position; archive/tar asks for headers only and seeks over the
 // rest. Of a file of this machine it reads several headers at once where they lie close together: that costs less than
 // a call to the system for each.
 type position struct {
