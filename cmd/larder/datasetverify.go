@@ -68,8 +68,8 @@ counts them as bad (prep.on_corrupt). A store that does not answer or a disk tha
 command ends with the cause.
 
 Of a dataset of records, every record is read, compared with the schema, and the images in its fields are decoded.
-Where a file has checksums of more than one sample (the arrays of a .npz that is not compressed), they are compared, too,
-unless --samples chooses some. What has changed is listed by file, and the exit code is 7: which samples it is, the
+Where a file has checksums of more than one sample (the arrays of a .npz that is not compressed), they are compared,
+too, unless --samples chooses some. What has changed is listed by file, and the exit code is 7: which samples it is, the
 checksum cannot say.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME. Limits are those of the default

@@ -68,8 +68,9 @@ func (j *job) otherPrefetch(spec *larderv1.JobSpec) error {
 		by = "as the daemon chose, because the rank that registered it says none"
 	}
 	return errs.New(errs.AlreadyExists, spec.GetName(),
-		fmt.Sprintf("say prefetch=%d in every rank of the job, or leave it out here: then this rank takes the job's. If it is "+
-			"another job, choose another job name, or end that one: larder jobs kill %s", spec.GetPrefetch(), spec.GetName()),
+		fmt.Sprintf("say prefetch=%d in every rank of the job, or leave it out here: then this rank takes the job's. "+
+			"If it is another job, choose another job name, or end that one: larder jobs kill %s", spec.GetPrefetch(),
+			spec.GetName()),
 		"job %s has prefetch=%d, %s, and this rank says prefetch=%d", spec.GetName(), j.spec.GetPrefetch(), by,
 		spec.GetPrefetch())
 }

@@ -68,8 +68,8 @@ func TestPrefetchOfSmallRecords(t *testing.T) {
 		t.Errorf("the number that the daemon chose: %v, %v", got, err)
 	}
 	chosen.Prefetch = 2
-	refused(chosen, "job small has prefetch=14, as the daemon chose, because the rank that registered it says none, and this "+
-		"rank says prefetch=2", "say prefetch=2 in every rank")
+	refused(chosen, "job small has prefetch=14, as the daemon chose, because the rank that registered it says none, and "+
+		"this rank says prefetch=2", "say prefetch=2 in every rank")
 	chosen.BatchSize = 32 // it differs in more
 	refused(chosen, "exists with another spec", "prefetch is 14 there and 2 here")
 }

@@ -70,12 +70,13 @@ func (c cifar) Files(a Address) (files, beside []string, err error) {
 
 // lacks is the error of a folder without all of some files.
 func (c cifar) lacks(a Address, dir string, names []string) error {
-	python := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+map[int]string{10: "-batches-py", 100: "-python"}[c.classes])
+	n, suffix := strconv.Itoa(c.classes), map[int]string{10: "-batches-py", 100: "-python"}[c.classes]
+	python := filepath.Join(a.Path, "cifar-"+n+suffix)
 	if a.isDir(python) {
 		return fmt.Errorf("%q is the Python version, pickles, which larder never reads: "+
 			"download the binary version (cifar-%d-binary.tar.gz)", python, c.classes)
 	}
-	return a.unlike(dir, holdings{what: "CIFAR-" + strconv.Itoa(c.classes), names: names, or: " (or " + c.archived() + " with them)"})
+	return a.unlike(dir, holdings{what: "CIFAR-" + n, names: names, or: " (or " + c.archived() + " with them)"})
 }
 
 // archived is the folder that the archive makes.

@@ -218,7 +218,8 @@ func (r rule) flip(good, got contents, at int) string {
 			}
 		}
 	}
-	if r.local > 0 && at >= r.localFrom && got.schema.Equal(&good.schema) && differing(good.records, got.records) > r.local {
+	if r.local > 0 && at >= r.localFrom && got.schema.Equal(&good.schema) &&
+		differing(good.records, got.records) > r.local {
 		return "a flip changed many samples"
 	}
 	return ""

@@ -14,7 +14,7 @@ import (
 )
 
 // npz is NumPy's archive of arrays of equal length: each is a field, and row i of all of them is sample i. Members that
-// are compressed (savez_compressed) are unpacked whole, once, and compared with their checksums then. Rows of the others
+// are compressed (savez_compressed) are unpacked whole, once, and compared with their checksums then. Rows of others
 // are read by themselves: CheckSums compares those checksums.
 type npz struct{ identity }
 

@@ -40,7 +40,7 @@ func TestStoredFoldersOfAnotherFormat(t *testing.T) {
 		b          bucket
 		says, hint string
 	}{
-		"tars": {bucket{[]string{"b.tar", "a.tar"}, false}, `the folder "s3://b/d" is no CIFAR-10: it should hold data_batch_1`,
+		"tars": {bucket{[]string{"b.tar", "a.tar"}, false}, `folder "s3://b/d" is no CIFAR-10: it should hold data_batch_1`,
 			"did you mean wds:s3://b/d?"},
 		"empty":    {bucket{nil, false}, `(or cifar-10-batches-bin with them), and is empty`, ""},
 		"no lists": {bucket{nil, true}, `the folder "s3://b/d" of CIFAR-10 lacks data_batch_1.bin`, ""},

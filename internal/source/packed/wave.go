@@ -16,8 +16,8 @@ const (
 	waveExtensible = 0xfffe
 )
 
-// wave reads a .wav file: float32 of [channels, frames] from -1 to 1, and the sample rate. For the rate alone it decodes
-// no samples, and checks the rest.
+// wave reads a .wav file: float32 of [channels, frames] from -1 to 1, and the sample rate. For the rate alone it
+// decodes no samples, and checks the rest.
 func wave(b []byte, rateOnly bool) (samples, rate record.Content, err error) {
 	le := binary.LittleEndian
 	if len(b) < 12 || string(b[:4]) != "RIFF" || string(b[8:12]) != "WAVE" {
