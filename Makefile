@@ -138,8 +138,8 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 test-parsers: ## what reads files and frames, fuzzed for PARSERTIME (10s) each
 	@TAGS='$(TAGS)' internal/tools/fuzz.sh $${PARSERTIME:-10s} $(PARSERS)
 PARSERS := ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset \
-  ./internal/audit ./internal/store ./internal/prep/sandbox ./internal/prep/fields ./internal/record \
-  ./internal/engine/crew
+  ./internal/source/packed ./internal/audit ./internal/store ./internal/prep/sandbox ./internal/prep/fields \
+  ./internal/record ./internal/engine/crew
 
 .PHONY: bench
 bench: setup build ## larder beside its peers and the bars, BENCH_MINUTES (14); rewrites the rows of docs/benchmarks.md

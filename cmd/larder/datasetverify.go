@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type verified struct {
 	Checked  int         `json:"checked"`
 	Bad      []badFile   `json:"bad"`       // cannot be read or decoded
 	Damaged  []badFile   `json:"damaged"`   // libjpeg warns, and decodes as far as it goes
+	Changed  []badPart   `json:"changed"`   // parts of files whose checksums do not fit, of no sample alone
 	Notes    []string    `json:"notes"`     // as of larder dataset inspect
 	Formats  []formatSum `json:"formats"`   // of what was decoded
 	MaxBytes int64       `json:"max_bytes"` // that decoding a sample takes at most
@@ -38,6 +40,11 @@ type badFile struct {
 	Path   string `json:"path"`
 	Offset int64  `json:"offset"`               // byte of the file at which the sample begins: of packed files
 	At     *int64 `json:"damaged_at,omitempty"` // byte of the sample, as far as the decoder knows
+	Reason string `json:"reason"`
+}
+
+type badPart struct {
+	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
@@ -61,6 +68,9 @@ counts them as bad (prep.on_corrupt). A store that does not answer or a disk tha
 command ends with the cause.
 
 Of a dataset of records, every record is read, compared with the schema, and the images in its fields are decoded.
+Where a file has checksums of more than one sample (the arrays of a .npz that is not compressed), they are compared,
+too, unless --samples chooses some. What has changed is listed by file, and the exit code is 7: which samples it is, the
+checksum cannot say.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME. Limits are those of the default
 configuration.`,
@@ -89,11 +99,7 @@ configuration.`,
 			if err := out.value(cmd.OutOrStdout(), r, func(t *tabwriter.Writer) { verifiedTable(t, r) }); err != nil {
 				return err
 			}
-			if len(r.Bad) > 0 {
-				return &exitError{code: exitData, err: fmt.Errorf("%s of %s samples cannot be prepared", count(len(r.Bad)),
-					count(r.Checked))}
-			}
-			return nil
+			return r.failure()
 		},
 	}
 	cmd.Flags().IntVar(&samples, "samples", 0, "samples to check, spread over the dataset; 0 = all")
@@ -104,6 +110,19 @@ configuration.`,
 	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, as larder dataset add does")
 	out.register(cmd)
 	return cmd
+}
+
+// failure is the error of a dataset with bad samples, or with parts that have changed.
+func (r *verified) failure() error {
+	switch {
+	case len(r.Bad) > 0:
+		return &exitError{code: exitData, err: fmt.Errorf("%s of %s samples cannot be prepared", count(len(r.Bad)),
+			count(r.Checked))}
+	case len(r.Changed) > 0:
+		return &exitError{code: exitData, err: fmt.Errorf("%s of the files of %s do not have their checksums: write them "+
+			"again, or copy them from where they are whole", plural(len(r.Changed), "part", "parts"), clipPath(r.URI, 80))}
+	}
+	return nil
 }
 
 // datasetURI is the uri of what a daemon calls so; a uri is taken as it is, without a daemon.
@@ -147,13 +166,48 @@ func (v *verifier) run(ctx context.Context, uri string) (*verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &verified{URI: l.data.URI(), Samples: len(ids), Notes: l.data.Notes(), Formats: []formatSum{}}
+	r := &verified{URI: l.data.URI(), Samples: len(ids), Notes: l.data.Notes(), Formats: []formatSum{},
+		Changed: []badPart{}}
 	if r.Notes == nil {
 		r.Notes = []string{}
 	}
 	ids = spread(ids, v.samples)
 	r.Checked = len(ids)
-	return r, v.all(ctx, l, ids, r)
+	if err := v.all(ctx, l, ids, r); err != nil || v.samples > 0 {
+		return r, err
+	}
+	return r, v.sums(ctx, l, r)
+}
+
+// sums compares the checksums that reads of samples do not compare.
+func (v *verifier) sums(ctx context.Context, l *localData, r *verified) error {
+	files := l.cat.SummedFiles(l.data)
+	var mu sync.Mutex // guards r
+	err := each(ctx, len(files), v.workers, func(ctx context.Context) (func(int) error, func()) {
+		return func(i int) error {
+			bad, err := l.cat.CheckSums(ctx, l.data, files[i])
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			path := strings.ToValidUTF8(l.data.Path(files[i]), "\uFFFD")
+			if err != nil {
+				if err := l.lost(ctx, files[i], err); err != nil {
+					return err
+				}
+				bad = append(bad, l.badOf(files[i], err).Reason)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, reason := range bad {
+				r.Changed = append(r.Changed, badPart{path, reason})
+			}
+			return nil
+		}, func() {}
+	})
+	slices.SortFunc(r.Changed, func(a, b badPart) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
+	})
+	return err
 }
 
 func (v *verifier) all(ctx context.Context, l *localData, ids []ident.SampleID, r *verified) error {
@@ -292,4 +346,12 @@ func verifiedTable(t *tabwriter.Writer, r *verified) {
 	}
 	badTable(t, "BAD", r.Bad)
 	badTable(t, "DAMAGED", r.Damaged)
+	if len(r.Changed) > 0 {
+		row(t)
+		row(t, "CHANGED")
+		row(t, "FILE", "REASON")
+		for _, b := range r.Changed {
+			row(t, clipPath(b.Path, 60), clip(b.Reason, 200))
+		}
+	}
 }

@@ -1,4 +1,4 @@
-// Package config is the one place that knows larder's configuration: every key, its default, where its value came
+// Package config is the one place that defines larder's configuration: every key, its default, where its value came
 // from, and what it means on this machine.
 //
 // Values come from defaults, a YAML file, LARDER_ environment variables and flags, later ones winning; all of them go

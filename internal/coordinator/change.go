@@ -134,7 +134,7 @@ func removed(x ident.ObjectID) jobs.Bad {
 	return jobs.Bad{Object: x, Reason: "removed from the dataset", Kind: jobs.SampleRemoved}
 }
 
-// goneFor reports whether a job that waits for the flight knows that its object was removed: then that it cannot be
+// goneFor reports whether a job that waits for the flight was told that its object was removed: then that it cannot be
 // read says nothing about the sample, which may come back.
 func (fl *flights) goneFor(f *flight) bool {
 	for _, w := range f.rows {

@@ -8,7 +8,7 @@ import (
 	"larder/tiers/residency"
 )
 
-// checkPins tests that each entry of the index has as many pins as flights and rows hold, and that nobody holds one
+// checkPins tests that each entry of the index has as many pins as flights and rows hold, and that nothing holds one
 // that is not there. A pin too many keeps the bytes of an entry for ever; one too few frees them under a reader.
 func (c *Core) checkPins() error {
 	held := map[residency.Handle]int{}

@@ -61,7 +61,7 @@ type Attach struct {
 	Token  Token
 	Job    ident.JobID
 	Rank   int
-	Held   ident.Incarnation // what the client believes to hold; 0 = a new incarnation
+	Held   ident.Incarnation // what the client held last; 0 = a new incarnation
 	Client string            // its process, for the journal
 	// the one that this very client holds by another connection, whose end was not seen yet; 0 = none
 	Again ident.Incarnation
@@ -361,7 +361,7 @@ type PlaceFailed struct {
 	Why     string
 }
 
-// PlaceBack says that such a place answers again, or that nobody waits for it any more.
+// PlaceBack says that such a place answers again, or that no flight waits for it any more.
 type PlaceBack struct {
 	Dataset ident.DatasetID
 	Why     string // it had failed

@@ -32,6 +32,7 @@ type flights struct {
 	outages     []*outage              // of places that do not answer, in the order in which they began
 	running     int                    // handed out, but for foreign ones
 	quarantine  map[ident.Key]jobs.Bad // decoded forms that cannot be made; lookups only
+	counted     []*stream              // of a flight in place whose rows are being sourced again
 	rng         *xrand.Rand            // of what idle workers augment ahead
 
 	// What flights need of the planner, which is above them.
@@ -70,7 +71,7 @@ type flight struct {
 
 	phase   flightPhase
 	outage  *outage // that it waits for, or is to try; nil = none
-	visible bool    // a visible job has asked for it: the sampler knows of it
+	visible bool    // a visible job has asked for it: it counts for the sampler
 	later   later   // what its result cannot fill any more
 	foreign bool    // workers of clients make it, see Making
 	bare    bool    // its result is the sample's number alone, see Making
@@ -81,6 +82,8 @@ type flight struct {
 	refill   bool // idle workers make it ahead, because no row had asked for it when it began: a fact for all its phases
 	users    int  // fills and augments that still read the working copy
 	attempts int
+
+	counted []*stream // that counted the sample when they came to the flight in place, see countStored
 }
 
 // moveForward moves a flight forward in the queue when a later waiter's turn is earlier.

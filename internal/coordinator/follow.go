@@ -54,7 +54,7 @@ func (fl *flights) leaveFlight(d *delivery, i int) {
 }
 
 // passOn makes a flight, and what it waits for, the work of the oldest of those who wait for it, if the job whose work
-// it was has left: that may end and be forgotten, and what the executor is told must be of a job that it knows.
+// it was has left: that may end and be forgotten, and what the executor is told must be of a job that it has.
 func (fl *flights) passOn(f *flight) {
 	for ; f != nil; f = f.parent {
 		if s := f.follower(); s != nil && !f.followedBy(f.job) {
@@ -63,7 +63,7 @@ func (fl *flights) passOn(f *flight) {
 	}
 }
 
-// follower is the oldest that waits for a flight; nil = nobody does.
+// follower is the oldest that waits for a flight; nil = none does.
 func (f *flight) follower() *stream {
 	if len(f.rows) > 0 {
 		return f.rows[0].d.s
@@ -91,7 +91,7 @@ func (f *flight) followedBy(job ident.JobID) bool {
 	return false
 }
 
-// leave gives up what was to be made ahead for a job that ends, and that nobody has asked for.
+// leave gives up what was to be made ahead for a job that ends, and that no row has asked for.
 func (fl *flights) leave(s *stream) {
 	var over []*flight
 	for _, f := range fl.flightByID { // order-free: they are sorted

@@ -6,8 +6,8 @@ import (
 )
 
 // wantsAlone reports whether no other job that has the prefix of s needs x now. For a job that is not visible, whatever
-// another one in the order of the dataset may come to is left to be shared; what an index stream comes to, nobody
-// knows. Samples of ragged batches are not written in place, because their size is not known before.
+// another one in the order of the dataset may come to is left to be shared; what an index stream comes to is not
+// known. Samples of ragged batches are not written in place, because their size is not known before.
 func (fl *flights) wantsAlone(s *stream, x ident.ObjectID) bool {
 	if s.augBytes == 0 || s.making.InSteps || fl.sampler.NeedOf(x, fl.roster.prefixes[s.prefix].jobs) > 0 {
 		return false
@@ -50,7 +50,9 @@ func (fl *flights) preparedInPlace(f *flight, e Prepared) {
 	if d.phase != deliveryCanceled {
 		d.pending--
 	}
+	fl.counted, f.counted = f.counted, nil
 	fl.abandonFlight(f, func(w waiter) { fl.source(w.d, w.row) })
+	fl.counted = nil
 	fl.settle(d)
 }
 

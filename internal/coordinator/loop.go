@@ -11,7 +11,7 @@ type Executor interface {
 	Do(Effect)
 	// Flush follows the effects of one or more steps, before the loop waits for anything.
 	Flush()
-	// Unread appends events that have happened and that nobody has sent yet. They are taken before a Tick, because a
+	// Unread appends events that have happened and that have not been sent yet. They are taken before a Tick, because a
 	// decision by time must not miss what a client did before that time.
 	Unread(dst []Event) []Event
 }

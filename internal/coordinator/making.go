@@ -1,6 +1,10 @@
 package coordinator
 
-import "larder/internal/ident"
+import (
+	"slices"
+
+	"larder/internal/ident"
+)
 
 // clockOf is the clock of the turns of a stream: what workers of clients do is queued apart from the executor's work.
 func (fl *flights) clockOf(s *stream) *uint64 {
@@ -41,7 +45,12 @@ func (fl *flights) servedBeside(s *stream, turn uint64) {
 }
 
 // countStored counts what a sample weighs that is prepared for a job, or would be without jobs that are not visible.
+// What a job counted when it came to a flight in place is not counted again when its row is sourced again.
 func (fl *flights) countStored(s *stream, x ident.ObjectID) {
+	if i := slices.Index(fl.counted, s); i >= 0 {
+		fl.counted = slices.Delete(fl.counted, i, i+1)
+		return
+	}
 	if !s.making.Workers { // nothing of theirs is stored
 		s.stored.add(fl.cfg.Bytes(x))
 	}

@@ -159,7 +159,7 @@ func (fl *flights) answered(f *flight, e Prepared) {
 	if o == nil || o.probe != f || e.Away {
 		return
 	}
-	if e.Lost { // it waits again, or is given up: then the outage ends if nobody else waits for it
+	if e.Lost { // it waits again, or is given up: then the outage ends if no other flight waits for it
 		o.tryLater(fl.step.now)
 		return
 	}
@@ -191,7 +191,7 @@ func (fl *flights) endOutage(o *outage) {
 	fl.step.emit(PlaceBack{Dataset: d.id, Why: o.why, After: fl.step.now.Sub(o.since)})
 }
 
-// leaveOutage takes a flight that is given up out of the outage that it waits for. One that nobody waits for is over:
+// leaveOutage takes a flight that is given up out of the outage that it waits for. One without waiters is over:
 // the next read finds out.
 func (fl *flights) leaveOutage(f *flight) {
 	o := f.outage

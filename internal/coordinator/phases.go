@@ -159,7 +159,7 @@ func (s *stream) become(p sampling) {
 	s.sampling = p
 }
 
-// joined reports whether the sampler knows the job.
+// joined reports whether the job is registered with the sampler.
 func (s *stream) joined() bool { return s.sampling == samplingDraws || s.sampling == samplingWaits }
 
 // draws reports whether the job has begun to draw samples, from the sampler or as its client says.

@@ -287,7 +287,7 @@ func (lc *lifecycle) continueAt(s *stream, r int, epoch uint32, step int) error 
 			"continue with step %d of epoch %d of job %s, of which rank %d was given %d batches", step, epoch, j.Spec.Name, r,
 			had)
 	}
-	q.returned, q.recovery = true, recoveryContinued // the client that knows its position gets the rank
+	q.returned, q.recovery = true, recoveryContinued // the client that has its position gets the rank
 	lc.countFinished(s, r, epoch)
 	last, over := 0, false
 	var l *jobs.Ledger

@@ -7,7 +7,7 @@ import (
 )
 
 // step is what all components share of the running Step: the time, the effects, the work that may still be done, and
-// the counters. It knows no component.
+// the counters. It depends on no component.
 type step struct {
 	now   time.Time
 	out   []Effect

@@ -24,7 +24,9 @@ func (fl *flights) takeOver(f *flight, s *stream, entry residency.Handle, admitt
 	if admitted && !f.entry.held {
 		fl.holdEntry(f, s, entry)
 	}
-	if f.phase != flightInPlace { // else the row waits for its end, and is sourced again
+	if f.phase == flightInPlace { // the row waits for its end, and is sourced again
+		f.counted = append(f.counted, s)
+	} else {
 		f.visible, f.alone = true, alone && !admitted
 	}
 	switch {
@@ -70,7 +72,7 @@ func (fl *flights) holdOriginal(f *flight, s *stream, decoded bool) {
 }
 
 // wantOriginal decides whether the encoded tier keeps the original bytes of a sample that the decoded tier will keep,
-// or not, and pins their entry if nobody is bringing them.
+// or not, and pins their entry if no flight is bringing them.
 func (fl *flights) wantOriginal(x ident.ObjectID, s *stream, decoded bool) pin {
 	if h, there := fl.needs.seen(ident.Key{Object: x, Form: ident.Encoded}); there {
 		if fl.index.Ready(h) {

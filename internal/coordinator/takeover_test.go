@@ -182,3 +182,51 @@ func TestWhatIsPreparedInPlaceAndKeptCountsAtOnce(t *testing.T) {
 	r.run()
 	r.check()
 }
+
+// What a shuffled job finds being prepared in place for another job weighs once for it, although its row is sourced
+// again when that is over.
+func TestWhatIsPreparedInPlaceIsWeighedOnce(t *testing.T) {
+	for name, shared := range map[string]bool{"alone": false, "in a share group": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, [ident.NumForms]int64{ident.Augmented: 10 * 150})
+			seq := ident.JobID(0)
+			r.hold = func(e Effect) bool { p, ok := e.(Prepare); return ok && p.Job == seq }
+			seq = r.register("seq", 0, 4, 4, order(dsa.Sequential), fixedShape, func(e *Register) { e.Spec.Epochs = 1 })
+			first := r.attach(seq, 0)
+			first.epoch(0)
+			inPlace := 0
+			for _, f := range r.c.flights.flightByID {
+				if f.phase == flightInPlace {
+					inPlace++
+				}
+			}
+			var peers []*peer
+			for i := range 2 {
+				peers = append(peers, r.attach(r.register(string(rune('a'+i)), 0, 4, 4, order(dsa.Stratified),
+					func(e *Register) { e.Share, e.Key, e.AugmentedBytes, e.Spec.Epochs = shared, 5, 150, 1 }), 0))
+			}
+			for _, p := range peers {
+				p.epoch(0)
+			}
+			counts := func() (n int64) {
+				for _, p := range peers {
+					n += r.c.roster.streams[p.job].stored.n
+				}
+				return n
+			}
+			before := counts()
+			if inPlace != 4 || before == 0 {
+				t.Fatalf("%d samples are prepared in place, and %d were weighed for jobs that came to them", inPlace, before)
+			}
+			r.hold = nil
+			r.run()
+			if n := counts(); n != before {
+				t.Errorf("%d samples were weighed, and %d more when what was in place was over", before, n-before)
+			}
+			for _, p := range append(peers, first) {
+				p.drain()
+			}
+			r.check()
+		})
+	}
+}

@@ -6,7 +6,7 @@ import (
 	"larder/internal/invariant"
 )
 
-// turns are flights that wait to be handed out, the earliest turn first: a binary heap in which each flight knows its
+// turns are flights that wait to be handed out, the earliest turn first: a binary heap in which each flight stores its
 // place, so that it can be taken out or moved forward wherever it is. The order is total, so what comes next does not
 // depend on how it got there.
 type turns struct{ heap []turnItem }
@@ -112,7 +112,7 @@ func (f *flight) before(g *flight) bool {
 	return (&turnItem{f.turn, f}).before(&turnItem{g.turn, g})
 }
 
-// check tests that each flight knows its place, and that none comes before the one above it.
+// check tests that each flight stores its place, and that none comes before the one above it.
 func (q *turns) check() error {
 	for i := range q.heap {
 		it := &q.heap[i]

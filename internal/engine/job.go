@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -48,9 +49,30 @@ func (j *job) sameAs(other *job) error {
 	if diff == "" {
 		return nil
 	}
+	if e := j.otherPrefetch(spec); e != nil {
+		return e
+	}
 	return errs.New(errs.AlreadyExists, spec.GetName(),
 		"use the same arguments, choose another job name, or end it: larder jobs kill "+spec.GetName(),
 		"job %s exists with another spec: %s", spec.GetName(), diff)
+}
+
+// otherPrefetch is the error of a spec that differs in its prefetch alone, as that of another rank may; nil = in more.
+func (j *job) otherPrefetch(spec *larderv1.JobSpec) error {
+	like := proto.CloneOf(spec)
+	if like.Prefetch = j.spec.GetPrefetch(); j.diff(&job{spec: like}) != "" {
+		return nil
+	}
+	by := "as it was registered"
+	if j.chosen {
+		by = "as the daemon chose, because the rank that registered it says none"
+	}
+	return errs.New(errs.AlreadyExists, spec.GetName(),
+		fmt.Sprintf("say prefetch=%d in every rank of the job, or leave it out here: then this rank takes the job's. "+
+			"If it is another job, choose another job name, or end that one: larder jobs kill %s", spec.GetPrefetch(),
+			spec.GetName()),
+		"job %s has prefetch=%d, %s, and this rank says prefetch=%d", spec.GetName(), j.spec.GetPrefetch(), by,
+		spec.GetPrefetch())
 }
 
 // layout is that of the job's rings.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	larderv1 "larder/proto/larder/v1"
@@ -49,7 +50,26 @@ func TestPrefetchOfSmallRecords(t *testing.T) {
 		t.Errorf("the same job without prefetch: %v, %v", got, err)
 	}
 	said.Prefetch = 3
-	if _, err := register(c, said); err == nil {
-		t.Error("another prefetch than the job's was accepted")
+	refused := func(s *larderv1.JobSpec, says ...string) {
+		t.Helper()
+		_, err := register(c, s)
+		for _, part := range says {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v; want %q", s.GetName(), err, part)
+			}
+		}
 	}
+	refused(said, "job said has prefetch=2, as it was registered, and this rank says prefetch=3",
+		"say prefetch=3 in every rank of the job, or leave it out here", "larder jobs kill said")
+	// A job whose first rank does not say has the daemon's choice; another rank may say that number.
+	chosen := windows("small", "1024", 64)
+	chosen.Prefetch = 14
+	if got, err := register(c, chosen); err != nil || got.GetCreated() {
+		t.Errorf("the number that the daemon chose: %v, %v", got, err)
+	}
+	chosen.Prefetch = 2
+	refused(chosen, "job small has prefetch=14, as the daemon chose, because the rank that registered it says none, and "+
+		"this rank says prefetch=2", "say prefetch=2 in every rank")
+	chosen.BatchSize = 32 // it differs in more
+	refused(chosen, "exists with another spec", "prefetch is 14 there and 2 here")
 }

@@ -24,7 +24,7 @@ const keepEnded = 256
 // keepSketches is how many sketches of subsets are remembered.
 const keepSketches = 16
 
-// registry knows the jobs of this daemon, and for a while those that ended. It is safe for concurrent use.
+// registry holds the jobs of this daemon, and for a while those that ended. It is safe for concurrent use.
 type registry struct {
 	loop *loop
 	mu   struct {

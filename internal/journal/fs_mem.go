@@ -13,7 +13,7 @@ import (
 // sector is what a disk writes whole or not at all.
 const sector = 512
 
-// MemFS is a folder in memory that knows what was synced. Crash makes what a power failure could leave: any part of
+// MemFS is a folder in memory that records what was synced. Crash makes what a power failure could leave: any part of
 // the writes, creations, renames and removals that were not synced, in sectors. Fault may fail or shorten a call. For
 // tests of what keeps its state through an FS. Safe for concurrent use.
 type MemFS struct {

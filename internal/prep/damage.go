@@ -18,7 +18,7 @@ func locate(err error, at int64) error {
 	return &located{err, at}
 }
 
-// DamagedAt returns the byte of a file at which its decoder met what it could not decode, as far as it knows. For a
+// DamagedAt returns the byte of a file at which its decoder met what it could not decode, where it reports it. For a
 // truncated file that is its end. Decoders read ahead: the damage of a JPEG is at that byte or up to one block of
 // pixels behind it, that of a PNG or GIF up to 4 KiB before it.
 func DamagedAt(err error) (int64, bool) {

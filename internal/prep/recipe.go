@@ -306,7 +306,7 @@ func cloneSpec(s OpSpec) OpSpec {
 	return OpSpec{Kind: s.Kind, Name: s.Name, Args: args}
 }
 
-// Foreign is a recipe whose ops run elsewhere: this package knows nothing of it but how it is named. random says that
+// Foreign is a recipe whose ops run elsewhere: this package has only its name. random says that
 // its suffix draws.
 func Foreign(id, prefix, suffix ident.RecipeID, random bool) *Recipe {
 	r := &Recipe{id: id, prefix: prefix, suffix: suffix, out: Output{Ragged: true, Layout: HWC, DType: Uint8}}

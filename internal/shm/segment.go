@@ -161,7 +161,7 @@ func mapFD(fd int, size int64) (*Segment, error) {
 	return adopt(fd, mem), nil
 }
 
-// MapForeign maps memory that a process nobody trusts made, for reading only. It takes ownership of fd in every case.
+// MapForeign maps memory of an untrusted process, for reading only. It takes ownership of fd in every case.
 // The file must be a memfd of at least size bytes and at most limit, sealed against shrinking, growing and other seals:
 // otherwise its owner could kill us with SIGBUS. Its content may change at any time.
 func MapForeign(fd int, size, limit int64) (*Segment, error) {

@@ -37,14 +37,14 @@ type heldBlocks struct {
 type heldPhase uint8
 
 const (
-	heldWaiting heldPhase = iota // nobody has asked for it yet
+	heldWaiting heldPhase = iota // not requested yet
 	heldReading
 	heldThere
 	heldFailed // its samples are read one by one, and say what is wrong
 )
 
 // heldBlock is a block in memory. holders, users and phase are guarded by heldBlocks.mu; data and records are written
-// before ready is closed, and unmapped when nobody can come to them any more.
+// before ready is closed, and unmapped when no read can reach them any more.
 type heldBlock struct {
 	block
 
@@ -89,7 +89,7 @@ type Holder struct {
 	ID ident.JobID
 	// Read is called when the block has come into memory for this holder, with the bytes that were read from storage,
 	// or with the error of Room. It is called by another goroutine, at most once for each time a block comes, and also
-	// when the holder has dropped the block meanwhile. nil = nobody is told.
+	// when the holder has dropped the block meanwhile. nil = no call.
 	Read func(bytes int64, err error)
 }
 
@@ -157,7 +157,7 @@ func (c *Catalog) DropBlock(id uint32, by ident.JobID) {
 	h.free(b)
 }
 
-// free gives the memory back when nobody can come to it; h.mu is held.
+// free gives the memory back when no read can reach it; h.mu is held.
 func (h *heldBlocks) free(b *heldBlock) {
 	if len(b.holders) > 0 || b.users > 0 || b.phase == heldReading {
 		return

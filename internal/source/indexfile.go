@@ -199,9 +199,9 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	switch {
 	case len(b) < indexHeader+8 || string(b[:8]) != indexMagic:
 		return nil, nil, errors.New("it is no index of larder, or cut off")
-	case binary.LittleEndian.Uint32(b[8:])-1 >= listedVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
+	case binary.LittleEndian.Uint32(b[8:])-1 >= lastVersion || binary.LittleEndian.Uint32(b[12:]) != 0:
 		return nil, nil, fmt.Errorf("its version is %d, this larder reads 1 to %d", binary.LittleEndian.Uint32(b[8:]),
-			listedVersion)
+			lastVersion)
 	case binary.LittleEndian.Uint64(b[16:]) != uint64(len(b)-indexHeader-8):
 		return nil, nil, fmt.Errorf("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b[16:])+indexHeader+8,
 			len(b))
@@ -210,7 +210,7 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
 	switch v := binary.LittleEndian.Uint32(b[8:]); v {
-	case packedVersion, recordsVersion, listedVersion:
+	case packedVersion, bytesVersion, recordsVersion, listedVersion:
 		return decodePacked(r, v)
 	default:
 		return decodeFolders(r, v)

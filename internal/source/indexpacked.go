@@ -13,14 +13,17 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/record"
+	"larder/internal/source/packed"
 )
 
 // Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema, one
 // of lists the identity of each image.
 const (
 	packedVersion  = 3
-	recordsVersion = 4
+	bytesVersion   = 4 // of records, and read: what became sound since has bytes in its schema
 	listedVersion  = 5
+	recordsVersion = 6
+	lastVersion    = recordsVersion
 )
 
 // indexWriter appends to a payload.
@@ -138,8 +141,9 @@ func decodePacked(r *indexReader, version uint32) (*snapshot, []fileMeta, error)
 	} else {
 		r.fail("the fingerprint is cut off")
 	}
-	if version == recordsVersion {
+	if version == bytesVersion || version == recordsVersion {
 		s.readSchema(r)
+		s.outdated = version == bytesVersion && packed.WasBytes(s.scheme(), &s.schema)
 	}
 	s.classes = make([]string, r.count("classes", 1))
 	for i := range s.classes {

@@ -18,7 +18,7 @@ import (
 )
 
 // Each process that indexes a root appends to a scan log of its own, which it holds a lock of. A scan reads those of
-// all, takes over those that nobody holds any more, and removes none that somebody does.
+// all, takes over those that no process holds any more, and removes none that one holds.
 
 // logPart is one file of a scan log, read.
 type logPart struct {

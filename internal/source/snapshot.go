@@ -57,6 +57,14 @@ type snapshot struct {
 
 	schema record.Schema // of packed files whose samples are records; no fields = they are an image and a label
 	mark   uint64        // a part of the identity of records, see recordMark; 0 = the samples are no records
+	// outdated: an earlier larder found the schema, and this one may find another in the same files.
+	outdated bool
+}
+
+// scheme is that of packed files.
+func (s *snapshot) scheme() string {
+	scheme, _, _ := strings.Cut(s.uri, ":")
+	return scheme
 }
 
 // records reports whether the samples are records.

@@ -171,23 +171,10 @@ func sayFormat(uri, scheme, format string) error {
 // likely is the scheme of a dataset whose uri does not say it, by the end of its path.
 func likely(path string) string {
 	path, _, _ = strings.Cut(path, "?")
-	path = strings.ToLower(path)
-	for _, x := range likelyFormats {
-		if strings.HasSuffix(path, x.suffix) {
-			return x.scheme
-		}
+	if scheme := packed.SchemeOf(path); scheme != "" {
+		return scheme
 	}
 	return schemeImageFolder
-}
-
-// likelyFormats are the suffixes that say what a file is. Of those of several formats, it is the more common one.
-var likelyFormats = []struct{ suffix, scheme string }{
-	{".tar", "wds"}, {".tar.gz", "wds"}, {".tgz", "wds"}, {".tar.zst", "wds"}, {".parquet", "parquet"}, {".mdb", "lmdb"},
-	{".tfrecord", "tfrecord"}, {".tfrecords", "tfrecord"}, {".beton", "beton"}, {".npy", "npy"}, {".npz", "npz"},
-	{".jsonl", "jsonl"}, {".ndjson", "jsonl"}, {".jsonl.gz", "jsonl"}, {".jsonl.zst", "jsonl"}, {".csv", "csv"},
-	{".tsv", "csv"}, {".csv.gz", "csv"}, {".csv.zst", "csv"}, {".txt", "text"}, {".txt.gz", "text"}, {".txt.zst", "text"},
-	{".fa", "fasta"}, {".fasta", "fasta"}, {".fna", "fasta"}, {".faa", "fasta"}, {".fas", "fasta"}, {".ffn", "fasta"},
-	{".fa.gz", "fasta"}, {".fasta.gz", "fasta"}, {".arrow", "hf"}, {".parq", "parquet"}, {".pq", "parquet"},
 }
 
 // alsoCalled are other names of formats, as their writers use them, that are not near to the scheme.

@@ -119,6 +119,9 @@ func (rs *rootState) listFiles(a packed.Address) (f packed.Format, files, beside
 		return nil, nil, nil, fmt.Errorf("index %s: %w", printable(rs.uri), err)
 	}
 	hint := hintFor(rs.format.Scheme(), rs.address.Path)
+	if u, ok := errors.AsType[*packed.Unlike](err); ok && u.Hint != "" {
+		hint = u.Hint + " Or " + hint
+	}
 	if errors.Is(err, fs.ErrPermission) {
 		hint = "the daemon runs as " + whoami() + "; make it readable for it"
 	}

@@ -11,13 +11,19 @@ cd "$(dirname "$0")/../.."
 case $1 in *[!0-9]*) time=$1 ;; *) time=${1}s ;; esac
 shift
 failed=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+log=$tmp/log
+cache=$(go env GOCACHE)/fuzz
 for p in "$@"; do
-  dir=$(go list -f '{{.Dir}}' "$p") || exit 1
-  for f in $(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go 2>/dev/null | sed 's/func //'); do
+  read -r path dir < <(go list -f '{{.ImportPath}} {{.Dir}}' "$p") || exit 1
+  targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go 2>/dev/null | sed 's/func //')
+  [ -n "$targets" ] || continue
+  go test -tags "${TAGS-turbo}" -c -fuzz . -o "$tmp/test" "$p" || exit 1 # once: go test links for every target
+  for f in $targets; do
     how=
-    if ! go test -tags "${TAGS-turbo}" -run '^$' -fuzz "^$f\$" -fuzztime "$time" "$p" >"$log" 2>&1; then
+    if ! (cd "$dir" && "$tmp/test" -test.paniconexit0 -test.run '^$' -test.fuzz "^$f\$" -test.fuzztime "$time" \
+      -test.fuzzcachedir "$cache/$path") >"$log" 2>&1; then
       said=$(grep -vE '^(fuzz: elapsed: .*|warning: .*|FAIL.*|exit status .*|)$' "$log")
       if ! [[ $said =~ ^"--- FAIL: $f ("[0-9.]+"s)"$'\n'" "+"context deadline exceeded"$ ]]; then
         cat "$log" >&2

@@ -41,7 +41,7 @@ def _kernel_timer() -> Callable[[float], None]:
         if not hasattr(libc, "timer_create"):  # glibc before 2.34
             libc = ctypes.PyDLL("librt.so.1")
         event = (ctypes.c_int * 16)()  # struct sigevent: a value, the signal, and SIGEV_SIGNAL, which is 0
-        event[2] = signal.SIGVTALRM  # which nobody handles
+        event[2] = signal.SIGVTALRM  # its default action, which nothing replaces, ends the process
         timer = ctypes.c_void_p()
         if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
             return _nothing_after

@@ -15,7 +15,7 @@ from ._nested import Structure
 from ._record import Array, Leaf
 from .errors import InvalidError
 
-_FIXED = (int, float, bool, str, bytes, type(None))  # nobody writes to these
+_FIXED = (int, float, bool, str, bytes, type(None))  # immutable
 
 # Kind, dtype, shape and values of each leaf; no values where those are more than a record may have.
 Copy = list[tuple[int, int, tuple[int, ...], Array | None]]

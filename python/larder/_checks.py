@@ -111,7 +111,7 @@ def absolute(uri: str) -> str:
 
 
 _ORDERS = ("fixed", "stratified", "strict", "epoch")
-# the daemon knows how many tiles and blocks there may be
+# the daemon has the limits of tiles and blocks
 _COUNTED = re.compile(r"stratified\([0-9]{1,9}\)|blocks\(.{0,80}\)")
 
 

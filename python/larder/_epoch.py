@@ -251,7 +251,7 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
                 run.observer.received(s.ring, f.batch)
             if f.batch.rows == 0:
                 s.discard(f)
-                if run.stream is not None:  # many such batches must not use up what the daemon knows
+                if run.stream is not None:  # many such batches must not use up the picks that were sent
                     run.stream.tell(s, run.next_step(), time.monotonic() + shared.timeout)
                 continue
             batch = _hand_out(shared, run, f, f.batch, waiting.seconds())

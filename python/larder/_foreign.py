@@ -83,10 +83,15 @@ def attributes(name: str) -> tuple[str, ...] | None:
     return None if known is None else known[1]
 
 
-def _of_images(dtypes: dict[Any, Any]) -> Any:
+# Ops that make a tensor of an image: whether it is a plain one, and no tv_tensors.Image.
+_MADE = {"ToTensor": True, "PILToTensor": True, "ToImage": False}
+
+
+def _of_images(dtypes: dict[Any, Any], plain_tensor: bool) -> Any:
     """The dtype that v2's ToDtype gives images, of its dtypes by type of input.
 
     v2 looks for the very type, then for "others": an Image never takes the entry of Tensor, nor the other way round.
+    ``plain_tensor``: the image is a plain tensor there.
     """
     named = {getattr(kind, "__name__", kind): dtype for kind, dtype in dtypes.items()}
     others = named.get("others")
@@ -96,6 +101,14 @@ def _of_images(dtypes: dict[Any, Any]) -> Any:
             reason="RECIPE_INVALID",
             subject="ToDtype",
             hint="leave torch.Tensor out, and name one for images, {tv_tensors.Image: torch.float32}",
+        )
+    if "Tensor" in named and not plain_tensor and not {"Image", "others"} & named.keys():
+        raise InvalidError(
+            f"transform: ToDtype has no dtype for images in {dtypes!r:.200}, and torchvision raises for them: "
+            "torch.Tensor is for plain tensors alone",
+            reason="RECIPE_INVALID",
+            subject="ToDtype",
+            hint="write {tv_tensors.Image: torch.float32}, or put PILToTensor() before it, which makes plain tensors",
         )
     dtype = next((named[kind] for kind in ("Image", "Tensor", "others") if kind in named), None)
     if dtype is None:
@@ -113,10 +126,11 @@ def of_v2(t: Any) -> bool:
     return type(t).__module__.startswith("torchvision.transforms.v2.")
 
 
-def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
+def op(t: Any, known_ops: Iterable[str], before: Iterable[OpMessage] = ()) -> OpMessage:
     """The op that one object of torchvision stands for; ``known_ops`` are named in the error of one that has none.
 
-    On PIL images torchvision always antialiases, so nothing is taken from ``antialias``.
+    On PIL images torchvision always antialiases, so nothing is taken from ``antialias``. ``before`` are the ops before
+    it: they say what an image is there.
     """
     name = type(t).__name__
     known = _TORCHVISION.get(name)
@@ -134,7 +148,8 @@ def op(t: Any, known_ops: Iterable[str]) -> OpMessage:
             continue
         value = getattr(t, a)
         if isinstance(value, dict):  # v2's ToDtype by type of input
-            value = _of_images(value)
+            made = [n for n in (o.get("name", "") for o in before) if n in _MADE]
+            value = _of_images(value, bool(made) and _MADE[made[-1]])
         value = plain(value, f"{name}.{a}")
         if value is not None:
             args[a] = value

@@ -87,7 +87,7 @@ class Session:
         self._sent: list[tuple[bytes | Lease, int]] = []  # the first of the queue once it was sent, and its bytes
         self.owner: weakref.ref[Any] | None = None  # its death sends DETACH; see detach_with
         self._detach_sent: list[int] = []  # what send returned for it
-        self.detached = False  # the daemon knows that this client does not come back
+        self.detached = False  # the daemon was told that this client does not come back
         self._sock: socket.socket | None = sock
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
@@ -245,7 +245,7 @@ class Session:
     def _note_told(self, board: _board.Board) -> None:
         """Queues the frame that tells of the release words. An interrupt may repeat it."""
         died, given = len(board.died), board.given
-        self.queue.append(_wire.pack(_wire.WAKE, 0))  # an object of its own: _drain knows by it what was sent
+        self.queue.append(_wire.pack(_wire.WAKE, 0))  # an object of its own: what was sent is found by identity
         board.note_told(died, given)
 
     def send(self, type_: int, payload: bytes, deadline: float, what: str) -> None:

@@ -38,7 +38,7 @@ class Sampling:
     size: int
     drop_last: bool
     rows: npt.NDArray[np.int64] | None = None  # what the indices number; None: the dataset's samples
-    samples: int | None = None  # indices are below it; None: only the daemon knows how far the ids of its dataset go
+    samples: int | None = None  # indices are below it; None: the daemon alone has the number of ids of its dataset
     first: list[Any] | None = None  # an iterator whose first batch was looked at, and is the first epoch's
 
     def batches(self) -> Iterator[list[Any]]:

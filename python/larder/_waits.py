@@ -14,7 +14,7 @@ from ._shared import Shared
 from .errors import DeadlineError, Error, PausedWarning, StateFullWarning, StorageError, StorageWarning
 
 _GLANCE = 0.25  # seconds between two looks at the workers
-_LOOK = 5.0  # seconds next() waits before it asks what it waits for, and warns of a pause or a full disk
+_LOOK = 5.0  # seconds next() waits before it requests the cause of the wait, and warns of a pause or a full disk
 
 _HELP = {
     "rank": "every rank iterates its Loader; one for rank 0 alone, as in a validation, has rank=0, world_size=1; ",

@@ -164,7 +164,7 @@ class SampleError(Error):
         self.id = first.id
         self.key = first.key
         self.file = first.path
-        self.offset = first.offset  # byte of the damage, as far as the decoder knows it; else None
+        self.offset = first.offset  # byte of the damage, where the decoder reports it; else None
         self.why = first.reason  # in words; `reason` is the stable word SAMPLE_BAD
 
 

@@ -556,7 +556,7 @@ def _flatten(t: Any, out: list[OpMessage], depth: int) -> None:
             for x in t.transforms:
                 _flatten(x, out, depth + 1)
         else:
-            out.append(_foreign.op(t, [n for n in __all__ if n not in ("Op", "Compose")]))
+            out.append(_foreign.op(t, [n for n in __all__ if n not in ("Op", "Compose")], out))
     elif isinstance(t, type) and issubclass(t, Op):
         raise InvalidError(
             f"transform: {t.__name__} is a class",

@@ -348,7 +348,7 @@ class _Passes:
 
     def __init__(self, sampler: Any, generator: Any, eager: bool, once: bool) -> None:
         self.sampler, self.generator = sampler, generator
-        self.eager = eager  # torch asks the sampler for its iterator before it draws
+        self.eager = eager  # torch takes the sampler's iterator before it draws
         self.once = once  # torch draws in the first epoch only: its workers stay
         self.first: list[Any] | None = None  # the one pass of a sampler that cannot begin again
         self.begun = False

@@ -218,10 +218,16 @@ def test_casts_of_v2_in_a_recipe(v2):
     assert args(ops.ToDtype(by="mul")) == scaled
     for dtypes in (
         {Mask: torch.int64, Image: torch.float32, "others": None},
-        {Mask: torch.int64, torch.Tensor: torch.float32},
         {Mask: torch.int64, "others": torch.float32},
     ):
         assert args(v2("ToDtype", dtype=dtypes, scale=True)) == scaled
+    # An Image has no dtype there, and v2 raises; what PILToTensor and ToTensor make is a plain tensor.
+    tensors = v2("ToDtype", dtype={Mask: torch.int64, torch.Tensor: torch.float32}, scale=True)
+    for before in ([], [v2("ToImage")], [T.PILToTensor(), v2("ToImage")], [ops.CenterCrop(4)]):
+        with pytest.raises(larder.InvalidError, match=r"no dtype for images in .*torchvision raises.*put PILToTensor"):
+            ops.recipe([*before, tensors])
+    for before in ([T.PILToTensor()], [v2("ToImage"), v2("ToTensor")], [v2("Compose", transforms=[v2("PILToTensor")])]):
+        assert ops.recipe([*before, tensors])[-1]["args"] == scaled
     for dtypes in ({Mask: torch.float32}, {Mask: torch.float32, "others": None}):
         with pytest.raises(larder.InvalidError, match="ToDtype has no dtype for images"):
             args(v2("ToDtype", dtype=dtypes, scale=True))

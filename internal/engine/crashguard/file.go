@@ -24,7 +24,7 @@ const tmpSuffix = ".tmp"
 
 // File says what every worker is preparing, in a file that is mapped into memory. What is written there outlives the
 // process at once, however it dies, and costs no system call and no allocation. What it holds at the next start was
-// being prepared when the daemon died: a suspect, until it is settled. It also knows stored bytes that crash the
+// being prepared when the daemon died: a suspect, until it is settled. It also holds stored bytes that crash the
 // decoder.
 //
 // Nothing depends on it: a file that is cut, foreign or of another version is ignored, with a note. A nil *File notes

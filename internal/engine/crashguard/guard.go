@@ -41,7 +41,7 @@ type Sample struct {
 	Key    prep.RandKey
 }
 
-// Guard knows suspects and condemned bytes. It is safe for concurrent use.
+// Guard holds suspects and condemned bytes. It is safe for concurrent use.
 type Guard struct {
 	cfg    Config
 	build  uint64
@@ -66,7 +66,7 @@ type suspect struct {
 	over bool       // it was tried, or cannot be
 }
 
-// New returns a Guard that knows the crashers of the file, and no suspects before Locate.
+// New returns a Guard with the crashers of the file, and no suspects before Locate.
 func New(cfg Config) *Guard {
 	g := &Guard{
 		cfg: cfg, build: xxhash.Sum64String(cfg.Version + "\n" + prep.DecoderName()), trials: trials{command: cfg.Command},

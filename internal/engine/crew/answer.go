@@ -78,7 +78,7 @@ func (c *Crew) again(w *Worker, t *task, why string, counts bool) {
 	c.wake.Signal()
 }
 
-// unwanted reports whether nobody waits for a task that comes back from a worker: Closed and Ended, which drop such
+// unwanted reports whether no job waits for a task that comes back from a worker: Closed and Ended, which drop such
 // tasks, did not see it there. A task that came after the end of its job is what other jobs wait for. c.mu is held.
 func (c *Crew) unwanted(t *task) bool {
 	return t.fill != nil && c.cfg.Rings.Get(t.ringKey()) == nil || !t.followed && c.cfg.Ended(t.job.ID)
@@ -242,7 +242,7 @@ func (w *Worker) memoryAt(at, bytes uint64) ([]byte, error) {
 	return mem[at : at+bytes : at+bytes], nil
 }
 
-// found is a record where nobody vouches for it: a whole one, or a sample of a stack.
+// found is an untrusted record: a whole one, or a sample of a stack.
 type found struct {
 	whole  []byte
 	stack  *record.Stack

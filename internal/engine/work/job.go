@@ -93,7 +93,7 @@ func (m *Made) Suffix() []Run {
 	return nil
 }
 
-// Accept checks a record, which nobody trusts, that was made by steps before last.
+// Accept checks an untrusted record that was made by steps before last.
 func (m *Made) Accept(blob []byte, last uint32, limit int64) error {
 	if last == 1 {
 		if err := m.Item.Validate(blob, limit); err != nil {

@@ -19,5 +19,5 @@
 // parts of images, working copies and rows stay as they are without children, and the daemon's own workers bound and
 // measure the work.
 //
-// The package knows no jobs, datasets or tiers. Headers are parsed in the daemon, in Go, and again by the child.
+// The package depends on no jobs, datasets or tiers. Headers are parsed in the daemon, in Go, and again by the child.
 package sandbox

@@ -108,7 +108,7 @@ func (a *answer) append(b []byte) ([]byte, error) {
 	return append(b, text...), err
 }
 
-// parseAnswer reads an answer to r that nobody vouches for. An error means that the child lies.
+// parseAnswer reads an untrusted answer to r. An error means that the child sent a wrong one.
 func parseAnswer(b []byte, r *request) (a answer, err error) {
 	if len(b) < answerBytes || len(b) > maxAnswer {
 		return a, fmt.Errorf("it answered with %d bytes", len(b))

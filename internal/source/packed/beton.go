@@ -64,7 +64,7 @@ type betonFile struct {
 func (beton) Scheme() string { return "beton" }
 
 func (beton) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, ".beton")
+	files, err = filesOf(a, suffixesOf("beton")...)
 	return files, nil, err
 }
 

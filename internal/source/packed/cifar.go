@@ -29,8 +29,7 @@ func (c cifar) Scheme() string { return "cifar" + strconv.Itoa(c.classes) }
 
 // folder is where the files lie: the path itself, or the folder that the archive makes in it.
 func (c cifar) folder(a Address) string {
-	suffix := map[int]string{10: "-batches-bin", 100: "-binary"}[c.classes]
-	inner := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
+	inner := filepath.Join(a.Path, c.archived())
 	if a.isDir(inner) {
 		return inner
 	}
@@ -54,18 +53,35 @@ func (c cifar) Files(a Address) (files, beside []string, err error) {
 	for _, n := range names {
 		files = append(files, filepath.Join(dir, n))
 	}
-	if ok, err := a.exists(files[0]); !ok || err != nil {
+	for _, f := range files {
+		ok, err := a.exists(f)
 		if err != nil {
 			return nil, nil, err
 		}
-		suffix := map[int]string{10: "-batches-py", 100: "-python"}[c.classes]
-		python := filepath.Join(a.Path, "cifar-"+strconv.Itoa(c.classes)+suffix)
-		if a.isDir(python) {
-			return nil, nil, fmt.Errorf("%q is the Python version, pickles, which larder never reads: "+
-				"download the binary version (cifar-%d-binary.tar.gz)", python, c.classes)
+		if !ok {
+			return nil, nil, c.lacks(a, dir, names)
+		}
+		if a.At != nil { // each file is a request, and is looked at later
+			break
 		}
 	}
 	return files, nil, nil
+}
+
+// lacks is the error of a folder without all of some files.
+func (c cifar) lacks(a Address, dir string, names []string) error {
+	n, suffix := strconv.Itoa(c.classes), map[int]string{10: "-batches-py", 100: "-python"}[c.classes]
+	python := filepath.Join(a.Path, "cifar-"+n+suffix)
+	if a.isDir(python) {
+		return fmt.Errorf("%q is the Python version, pickles, which larder never reads: "+
+			"download the binary version (cifar-%d-binary.tar.gz)", python, c.classes)
+	}
+	return a.unlike(dir, holdings{what: "CIFAR-" + n, names: names, or: " (or " + c.archived() + " with them)"})
+}
+
+// archived is the folder that the archive makes.
+func (c cifar) archived() string {
+	return "cifar-" + strconv.Itoa(c.classes) + map[int]string{10: "-batches-bin", 100: "-binary"}[c.classes]
 }
 
 // Names are the lines of the list of names that lies beside the files.

@@ -24,7 +24,7 @@ type csv struct {
 func (csv) Scheme() string { return "csv" }
 
 func (csv) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, withPackings(".csv", ".tsv", ".txt")...)
+	files, err = filesOf(a, suffixesOf("csv")...)
 	return files, nil, err
 }
 

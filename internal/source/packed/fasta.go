@@ -19,11 +19,8 @@ type fasta struct{ identity }
 
 func (fasta) Scheme() string { return "fasta" }
 
-var fastaNames = []string{".fasta", ".fa", ".faa", ".fna", ".ffn", ".fas", ".fasta.gz", ".fa.gz", ".faa.gz", ".fna.gz",
-	".fasta.bgz", ".fa.bgz", ".faa.bgz", ".fna.bgz"}
-
 func (fasta) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, fastaNames...)
+	files, err = filesOf(a, suffixesOf("fasta")...)
 	if err != nil {
 		return nil, nil, err
 	}

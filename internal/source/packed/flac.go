@@ -13,15 +13,12 @@ import (
 	"larder/internal/record"
 )
 
-const (
-	// maxSound bounds what one .flac decodes to, bytes: silence of a few bytes may be hours long.
-	maxSound = 512 << 20
-	// flacInfo is where the first block of a .flac says its type and length.
-	flacInfo = "fLaC\x00\x00\x00\x22"
-)
+// flacInfo is where the first block of a .flac says its type and length.
+const flacInfo = "fLaC\x00\x00\x00\x22"
 
-// flacSound reads a .flac file: float32 of [channels, frames] from -1 to 1, and the sample rate, as wave does.
-func flacSound(b []byte) (samples, rate record.Content, err error) {
+// flacSound reads a .flac file: float32 of [channels, frames] from -1 to 1, and the sample rate, as wave does. For the
+// rate alone it reads the head of the file.
+func flacSound(b []byte, rateOnly bool) (samples, rate record.Content, err error) {
 	defer func() { // the library has bounds of its own; what it does not foresee is damage, too
 		if r := recover(); r != nil {
 			err = fmt.Errorf("it is no FLAC that can be decoded: %v", r)
@@ -39,6 +36,10 @@ func flacSound(b []byte) (samples, rate record.Content, err error) {
 		return samples, rate, fmt.Errorf("%d channels of %d bits at %d Hz; larder reads FLAC of 4 to 24 bits", channels, bits,
 			s.Info.SampleRate)
 	}
+	rate.Data = binary.LittleEndian.AppendUint64(nil, uint64(s.Info.SampleRate))
+	if err := checkSound(s.Info.NSamples, channels); err != nil || rateOnly {
+		return samples, rate, err
+	}
 	each, n, err := flacFrames(s)
 	if err != nil {
 		return samples, rate, err
@@ -47,17 +48,13 @@ func flacSound(b []byte) (samples, rate record.Content, err error) {
 	for _, c := range each {
 		data = append(data, c...)
 	}
-	return record.Content{Dims: []int64{int64(channels), int64(n)}, Data: data},
-		record.Content{Data: binary.LittleEndian.AppendUint64(nil, uint64(s.Info.SampleRate))}, nil
+	return record.Content{Dims: []int64{int64(channels), int64(n)}, Data: data}, rate, nil
 }
 
 // flacFrames decodes all frames: the float32 of each channel, and how many there are in one.
 func flacFrames(s *flac.Stream) (each [][]byte, n int, err error) {
 	channels := int(s.Info.NChannels)
 	most := maxSound / 4 / channels
-	if total := s.Info.NSamples; total > uint64(most) {
-		return nil, 0, fmt.Errorf("it says that it has %d samples, and %d are the most", total, most)
-	}
 	each = make([][]byte, channels)
 	scale := 1 / float32(int64(1)<<(s.Info.BitsPerSample-1)) // a power of two: exact
 	for {

@@ -56,7 +56,7 @@ func TestFLAC(t *testing.T) {
 					samples[c] = append(samples[c], int32(r.Uint64()<<(64-bits)>>32)>>(32-bits))
 				}
 			}
-			got, rate, err := flacSound(flacOf(t, bits, samples))
+			got, rate, err := flacSound(flacOf(t, bits, samples), false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func TestDamagedFLAC(t *testing.T) {
 			b[r.Uint64()%uint64(len(b))] ^= 1 << (r.Uint64() % 8)
 		}
 		runtime.ReadMemStats(&before)
-		got, _, err := flacSound(b)
+		got, _, err := flacSound(b, false)
 		runtime.ReadMemStats(&after)
 		if err != nil {
 			errors++
@@ -115,17 +115,23 @@ func TestDamagedFLAC(t *testing.T) {
 	}
 	b := bytes.Clone(whole)
 	b[21] |= 0x0f // the length in the head
-	if _, _, err := flacSound(b); err == nil || !strings.Contains(err.Error(), "are the most") {
-		t.Errorf("%v", err)
+	for _, rateOnly := range []bool{false, true} {
+		if _, _, err := flacSound(b, rateOnly); err == nil || !strings.Contains(err.Error(), "are the most") {
+			t.Errorf("%v", err)
+		}
 	}
 }
 
 func FuzzFLAC(f *testing.F) {
 	f.Add(flacOf(f, 16, [][]int32{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, _, err := flacSound(b)
+		got, rate, err := flacSound(b, false)
 		if err == nil && int64(len(got.Data)) != 4*got.Dims[0]*got.Dims[1] {
 			t.Fatalf("%v of %d bytes", got.Dims, len(got.Data))
+		}
+		none, alone, erra := flacSound(b, true) // what decodes has a head
+		if err == nil && (erra != nil || none.Data != nil || leUint(alone.Data) != leUint(rate.Data)) {
+			t.Fatalf("its rate alone: %v, %v", alone, erra)
 		}
 	})
 }

@@ -62,7 +62,7 @@ func hfFolder(a Address) (string, error) {
 // hfFiles are the data files of a folder, and the file of indices; "" = there is none.
 func hfFiles(a Address) (data []string, indices, state string, err error) {
 	if !a.isDir(a.Path) {
-		data, err = filesOf(a, ".arrow")
+		data, err = filesOf(a, suffixesOf("hf")...)
 		return data, "", "", err
 	}
 	dir, err := hfFolder(a)

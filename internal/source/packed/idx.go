@@ -3,6 +3,7 @@ package packed
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -24,8 +25,7 @@ func labelsOf(images string) string {
 	return strings.TrimSuffix(images, "images-idx3-ubyte") + "labels-idx1-ubyte"
 }
 
-// Files finds train-images-idx3-ubyte (or t10k-…) in the folder, or in the folder raw or DATASET/raw that torchvision
-// makes.
+// Files finds train-images-idx3-ubyte (or t10k-…) in the folder, or in the folder raw that torchvision makes.
 func (idx) Files(a Address) (files, beside []string, err error) {
 	name := "train-images-idx3-ubyte"
 	if a.Args["split"] == "test" {
@@ -45,7 +45,25 @@ func (idx) Files(a Address) (files, beside []string, err error) {
 				filepath.Base(labelsOf(path))+".gz")
 		}
 	}
-	return nil, nil, fmt.Errorf("%q has no %s", a.Path, name)
+	return nil, nil, idxLacks(a, name)
+}
+
+// idxLacks is the error of a folder without the images.
+func idxLacks(a Address, name string) error {
+	err := a.unlike(a.Path, holdings{what: "idx dataset", names: []string{name, labelsOf(name)},
+		or: " (or the folder raw with them)"})
+	u, ok := errors.AsType[*Unlike](err)
+	if !ok || a.At != nil {
+		return err
+	}
+	there, _ := a.contents(a.Path) // torchvision makes DATASET/raw in its root
+	for _, dir := range there {
+		if is, err := a.exists(filepath.Join(a.Path, dir, "raw", name)); is && err == nil {
+			u.Hint = "did you mean idx:" + filepath.Join(a.Path, dir) + "?"
+			break
+		}
+	}
+	return u
 }
 
 // header reads the magic number and the sizes of an idx file of bytes.

@@ -37,7 +37,7 @@ var (
 )
 
 func (imageFiles) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, slices.Concat(csvLists, jsonLists)...)
+	files, err = filesOf(a, suffixesOf("imagefiles")...)
 	return files, nil, err
 }
 

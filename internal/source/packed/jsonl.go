@@ -19,7 +19,7 @@ type jsonl struct {
 func (jsonl) Scheme() string { return "jsonl" }
 
 func (jsonl) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, withPackings(".jsonl", ".json", ".ndjson")...)
+	files, err = filesOf(a, suffixesOf("jsonl")...)
 	return files, nil, err
 }
 

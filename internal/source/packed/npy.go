@@ -20,7 +20,7 @@ type npy struct{ identity }
 func (npy) Scheme() string { return "npy" }
 
 func (npy) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, ".npy")
+	files, err = filesOf(a, suffixesOf("npy")...)
 	return files, nil, err
 }
 
@@ -278,6 +278,8 @@ type arrayRows struct {
 	arrays []openArray
 	dims   [][]int64
 	size   int64 // of a record
+	// sums compares the checksums of the arrays; nil = they have none.
+	sums func(ctx context.Context, bad func(what string)) error
 }
 
 // openArray is an array that can be read; values begin at its at.

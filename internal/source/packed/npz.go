@@ -14,13 +14,14 @@ import (
 )
 
 // npz is NumPy's archive of arrays of equal length: each is a field, and row i of all of them is sample i. Members that
-// are compressed (savez_compressed) are unpacked whole, once.
+// are compressed (savez_compressed) are unpacked whole, once, and compared with their checksums then. Rows of others
+// are read by themselves: CheckSums compares those checksums.
 type npz struct{ identity }
 
 func (npz) Scheme() string { return "npz" }
 
 func (npz) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, ".npz")
+	files, err = filesOf(a, suffixesOf("npz")...)
 	return files, nil, err
 }
 
@@ -194,7 +195,12 @@ func (npz) Open(_ context.Context, a Address, f File) (Rows, error) {
 			}
 		}
 	}
-	return newArrayRows(f.Schema, arrays)
+	rows, err := newArrayRows(f.Schema, arrays)
+	if err != nil {
+		return nil, err
+	}
+	rows.sums = func(ctx context.Context, bad func(string)) error { return checkStored(ctx, a, f, bad) }
+	return rows, nil
 }
 
 // unpack gives the rows of a compressed member of an archive of size bytes.

@@ -42,7 +42,7 @@ func (parquetFiles) Files(a Address) (files, beside []string, err error) {
 		parts = append(parts, some...)
 	}
 	a.Path = strings.Join(parts, "::")
-	files, err = filesOf(a, ".parquet", ".parq", ".pq")
+	files, err = filesOf(a, suffixesOf("parquet")...)
 	return files, nil, err
 }
 

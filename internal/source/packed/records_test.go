@@ -429,7 +429,7 @@ func TestWave(t *testing.T) {
 	for _, v := range []int16{-32768, 16384, 0, -1} {
 		b = le.AppendUint16(b, uint16(v))
 	}
-	got, rate, err := wave(b)
+	got, rate, err := wave(b, false)
 	if err != nil || !slices.Equal(got.Dims, []int64{2, 2}) || le.Uint64(rate.Data) != 16000 {
 		t.Fatal(got.Dims, rate, err)
 	}
@@ -439,7 +439,7 @@ func TestWave(t *testing.T) {
 		}
 	}
 	for cut := range len(b) {
-		if _, _, err := wave(b[:cut]); err == nil {
+		if _, _, err := wave(b[:cut], false); err == nil {
 			t.Errorf("a file cut at byte %d of %d was accepted", cut, len(b))
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // A file of sound gives a record two fields: its samples, and its rate in NAME_rate, unless the file of the dataset has
-// a field of that name itself. wds knows sound by its extension. A column of Parquet or Arrow holds it where Hugging
+// a field of that name itself. wds finds sound by its extension. A column of Parquet or Arrow holds it where Hugging
 // Face's feature Audio says so and the first value is one that is read; LMDB and TFRecord where values begin as sound
 // does, as with images there. ?audio= says it, too.
 
@@ -32,6 +32,12 @@ func rateName(name string) string { return name + "_rate" }
 // soundFields are the fields of a sound, as a tar has them.
 func soundFields(name string) (samples, rate record.Field) {
 	return looseArray(name, record.Float32, 2), scalarField(rateName(name), record.Int64)
+}
+
+// WasBytes reports whether an earlier larder may have found bytes where this one finds sound, in files of a scheme.
+func WasBytes(scheme string, s *record.Schema) bool {
+	return slices.Contains([]string{"wds", "parquet", "hf", "lmdb", "tfrecord"}, scheme) &&
+		slices.ContainsFunc(s.Fields, func(f record.Field) bool { return f.Kind == record.Bytes })
 }
 
 // isSamples reports whether a field may hold the samples of a sound, isRate its rate.
@@ -57,16 +63,27 @@ func soundOf(s *record.Schema, name string) (soundInto, bool) {
 // audio are the names of ?audio=.
 func (a Address) audio() []string { return a.named("audio") }
 
-// hearing decodes a file of sound.
-type hearing func(b []byte) (samples, rate record.Content, err error)
+// maxSound bounds what one sound decodes to, bytes: silence of a few bytes of FLAC may be hours long.
+const maxSound = 512 << 20
+
+// checkSound refuses a sound of too many samples in each channel.
+func checkSound(frames uint64, channels int) error {
+	if most := uint64(maxSound / 4 / channels); frames > most {
+		return fmt.Errorf("it says that it has %d samples, and %d are the most", frames, most)
+	}
+	return nil
+}
+
+// hearing decodes a file of sound; for the rate alone it decodes no samples.
+type hearing func(b []byte, rateOnly bool) (samples, rate record.Content, err error)
 
 // hear decodes a .wav or a .flac. Errors follow what the file is called.
-func hear(b []byte) (samples, rate record.Content, err error) {
+func hear(b []byte, rateOnly bool) (samples, rate record.Content, err error) {
 	read := wave
 	if bytes.HasPrefix(b, []byte("fLaC")) {
 		read = flacSound
 	}
-	if samples, rate, err = read(b); err != nil {
+	if samples, rate, err = read(b, rateOnly); err != nil {
 		err = fmt.Errorf("is no sound that is read (wav, flac): %w", err)
 	}
 	return samples, rate, err
@@ -77,7 +94,7 @@ type soundInto struct{ samples, rate int }
 
 // put decodes a file of sound, once for both fields.
 func (to soundInto) put(values []record.Content, b []byte, hear hearing) error {
-	samples, rate, err := hear(b)
+	samples, rate, err := hear(b, to.samples < 0)
 	if err != nil {
 		return err
 	}

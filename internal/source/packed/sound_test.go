@@ -165,12 +165,16 @@ func TestRatesOfSoundAreProperties(t *testing.T) {
 	}
 }
 
-// countHearing has rows count the files of sound that they decode.
-func countHearing(t *testing.T, rows Rows, n *int) {
+// countHearing has rows count the files of sound that they decode, and those that they read the rate of alone.
+func countHearing(t *testing.T, rows Rows, decoded, rates *int) {
 	t.Helper()
-	counted := func(b []byte) (samples, rate record.Content, err error) {
-		*n++
-		return hear(b)
+	counted := func(b []byte, rateOnly bool) (samples, rate record.Content, err error) {
+		if rateOnly {
+			*rates++
+		} else {
+			*decoded++
+		}
+		return hear(b, rateOnly)
 	}
 	switch r := rows.(type) {
 	case *parquetRows:
@@ -190,7 +194,8 @@ func countHearing(t *testing.T, rows Rows, n *int) {
 	}
 }
 
-// TestASoundIsReadAndDecodedOnce: a sound gives two fields, and takes the reads of one of them.
+// TestASoundIsReadAndDecodedOnce: a sound gives two fields, and takes the reads of one of them. For its rate alone
+// nothing is decoded.
 func TestASoundIsReadAndDecodedOnce(t *testing.T) {
 	out := t.TempDir()
 	uris := written(t, out, "4", "sounds", "sounds_packed")
@@ -227,8 +232,8 @@ func TestASoundIsReadAndDecodedOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			heard := 0
-			countHearing(t, rows, &heard)
+			var decoded, rates int
+			countHearing(t, rows, &decoded, &rates)
 			in.reads, in.bytes = 0, 0
 			for _, x := range samples {
 				blob, err := rows.Record(t.Context(), nil, x)
@@ -239,8 +244,13 @@ func TestASoundIsReadAndDecodedOnce(t *testing.T) {
 					t.Fatalf("%s: %s: %v", c.name, x.Key, err)
 				}
 			}
-			if len(samples) == 0 || heard != len(samples) {
-				t.Errorf("%s?fields=%s: %d sounds decoded for %d samples", c.name, fields, heard, len(samples))
+			want := [2]int{len(samples), 0}
+			if fields != c.field {
+				want = [2]int{0, len(samples)}
+			}
+			if len(samples) == 0 || want != [2]int{decoded, rates} {
+				t.Errorf("%s?fields=%s: %d sounds decoded, and of %d the rate alone, for %d samples", c.name, fields, decoded,
+					rates, len(samples))
 			}
 			reads[fields] = countedReads{reads: in.reads, bytes: in.bytes}
 		}
@@ -289,9 +299,32 @@ func TestValuesOfLMDBThatAreSound(t *testing.T) {
 
 // TestWaveOf keeps the helper honest.
 func TestWaveOf(t *testing.T) {
-	got, rate, err := hear(waveOf(-32768, 1))
+	got, rate, err := hear(waveOf(-32768, 1), false)
 	if err != nil || !slices.Equal(got.Dims, []int64{1, 2}) || leUint(rate.Data) != 16000 ||
 		math.Float32frombits(binary.LittleEndian.Uint32(got.Data)) != -1 {
 		t.Error(got, rate, err)
+	}
+}
+
+// TestSoundIsBounded: a .wav has the bound of a .flac, checked before anything is decoded.
+func TestSoundIsBounded(t *testing.T) {
+	b := append(waveOf(), make([]byte, maxSound/4+1)...)
+	le := binary.LittleEndian
+	le.PutUint16(b[34:], 8) // bits
+	for data, want := range map[uint32]string{
+		maxSound/4 + 1: "it says that it has 134217729 samples, and 134217728 are the most",
+		math.MaxUint32: "it says that it has 134217729 samples, and 134217728 are the most",
+		maxSound/4 + 2: `its part "data" says 134217730 bytes, and 134217729 are left: it is cut`,
+	} { // order-free: each by itself
+		le.PutUint32(b[40:], data)
+		for _, rateOnly := range []bool{false, true} {
+			if _, _, err := wave(b, rateOnly); err == nil || err.Error() != want {
+				t.Errorf("%d bytes: %v", data, err)
+			}
+		}
+	}
+	le.PutUint32(b[40:], maxSound/4)
+	if none, rate, err := wave(b, true); err != nil || none.Data != nil || leUint(rate.Data) != 16000 {
+		t.Errorf("%v, %v", rate, err)
 	}
 }

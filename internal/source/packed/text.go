@@ -19,7 +19,7 @@ const textName = "text"
 func (text) Scheme() string { return "text" }
 
 func (text) Files(a Address) (files, beside []string, err error) {
-	files, err = filesOf(a, withPackings(".txt", ".text", ".md", ".log", ".raw", ".tok", ".tokens")...)
+	files, err = filesOf(a, suffixesOf("text")...)
 	return files, nil, err
 }
 

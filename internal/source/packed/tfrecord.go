@@ -26,12 +26,14 @@ func (tfrecord) Scheme() string { return "tfrecord" }
 // tfShards are the names that TensorFlow's writers give to parts, such as train-00000-of-00010.
 var tfShards = regexp.MustCompile(`\.tfrecords?($|[-.])|\.tfrec$|-\d{5}-of-\d{5}(\.gz)?$`)
 
+func isTFShard(name string) bool {
+	return tfShards.MatchString(name) && !strings.HasSuffix(name, ".index") && !strings.HasSuffix(name, ".json")
+}
+
 // Files expands braces and lists; a folder stands for its files that are named like TFRecords. What a file is unpacked
 // from is left out beside it.
 func (tfrecord) Files(a Address) (files, beside []string, err error) {
-	files, err = someFiles(a, "*.tfrecord", func(name string) bool {
-		return tfShards.MatchString(name) && !strings.HasSuffix(name, ".index") && !strings.HasSuffix(name, ".json")
-	})
+	files, err = someFiles(a, "*.tfrecord", isTFShard)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -43,7 +43,7 @@ func docID(value string) error {
 }
 
 func (tokens) Files(a Address) (files, beside []string, err error) {
-	if files, err = filesOf(a, ".bin", ".npy"); err != nil {
+	if files, err = filesOf(a, suffixesOf("tokens")...); err != nil {
 		return nil, nil, err
 	}
 	for _, f := range files {

@@ -16,8 +16,9 @@ const (
 	waveExtensible = 0xfffe
 )
 
-// wave reads a .wav file: float32 of [channels, frames] from -1 to 1, and the sample rate.
-func wave(b []byte) (samples, rate record.Content, err error) {
+// wave reads a .wav file: float32 of [channels, frames] from -1 to 1, and the sample rate. For the rate alone it
+// decodes no samples, and checks the rest.
+func wave(b []byte, rateOnly bool) (samples, rate record.Content, err error) {
 	le := binary.LittleEndian
 	if len(b) < 12 || string(b[:4]) != "RIFF" || string(b[8:12]) != "WAVE" {
 		return samples, rate, errors.New("it is no RIFF/WAVE file")
@@ -45,28 +46,32 @@ func wave(b []byte) (samples, rate record.Content, err error) {
 				code = int(le.Uint16(part[24:]))
 			}
 		case "data":
-			data, err := waveData(part, code, channels, bits)
-			if err != nil {
+			rate.Data = le.AppendUint64(nil, uint64(hertz))
+			frames, err := waveFrames(part, code, channels, bits)
+			if err != nil || rateOnly {
 				return samples, rate, err
 			}
-			frames := int64(len(data)) / 4 / int64(channels)
-			return record.Content{Dims: []int64{int64(channels), frames}, Data: data},
-				record.Content{Data: le.AppendUint64(nil, uint64(hertz))}, nil
+			samples.Dims = []int64{int64(channels), int64(frames)}
+			samples.Data = waveData(part, waveSample(code, bits), bits/8, frames, channels)
+			return samples, rate, nil
 		}
 		rest = rest[min(n+n&1, int64(len(rest))):]
 	}
 	return samples, rate, errors.New("it has no samples")
 }
 
-// waveData turns interleaved samples into float32, one channel behind the other.
-func waveData(b []byte, code, channels, bits int) ([]byte, error) {
-	size := bits / 8
-	one := waveSample(code, bits)
-	if channels < 1 || channels > 1024 || one == nil {
-		return nil, fmt.Errorf("%d channels of %d bits in the format %d; larder reads PCM of 8 to 32 bits and floats",
+// waveFrames is how many samples each channel has.
+func waveFrames(b []byte, code, channels, bits int) (int, error) {
+	if channels < 1 || channels > 1024 || waveSample(code, bits) == nil {
+		return 0, fmt.Errorf("%d channels of %d bits in the format %d; larder reads PCM of 8 to 32 bits and floats",
 			channels, bits, code)
 	}
-	frames := len(b) / size / channels
+	frames := len(b) / (bits / 8) / channels
+	return frames, checkSound(uint64(frames), channels)
+}
+
+// waveData turns interleaved samples of size bytes into float32, one channel behind the other.
+func waveData(b []byte, one func([]byte) float32, size, frames, channels int) []byte {
 	out := make([]byte, 4*frames*channels)
 	for i := range frames {
 		for c := range channels {
@@ -74,7 +79,7 @@ func waveData(b []byte, code, channels, bits int) ([]byte, error) {
 			binary.LittleEndian.PutUint32(out[4*(c*frames+i):], math.Float32bits(v))
 		}
 	}
-	return out, nil
+	return out
 }
 
 // waveSample reads one sample; nil = the format is not known. Whole numbers are divided by the largest one, as

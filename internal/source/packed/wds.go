@@ -73,7 +73,7 @@ func (wds) Files(a Address) (files, beside []string, err error) {
 }
 
 // isTar reports whether a name is that of a tar, compressed or not.
-func isTar(path string) bool { return strings.HasSuffix(path, ".tar") || isPackedTar(path) }
+func isTar(path string) bool { return hasSuffix(path, suffixesOf("wds")) }
 
 // isFolderOfTars reports whether a path stands for the *.tar in it. In a store names decide: to look would be a list.
 func (a *Address) isFolderOfTars(path string) bool {
@@ -92,7 +92,7 @@ func isCompressed(name string) bool {
 	return false
 }
 
-// position reads a file from the front and knows where it is; archive/tar asks for headers only and seeks over the
+// position reads a file from the front and keeps its position; archive/tar asks for headers only and seeks over the
 // rest. Of a file of this machine it reads several headers at once where they lie close together: that costs less than
 // a call to the system for each.
 type position struct {

@@ -378,7 +378,7 @@ func memberContent(b []byte, ext string, f *record.Field) ([]record.Content, err
 		if kindOfMember(ext) == "flac" {
 			read = flacSound
 		}
-		w, rate, err := read(b)
+		w, rate, err := read(b, false)
 		if err != nil {
 			return nil, err
 		}

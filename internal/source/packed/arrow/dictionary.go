@@ -201,5 +201,5 @@ func (r *reader) meaning(c *Field, number []byte) (Value, error) {
 	return in.read(&c.dict.values, n-p.first)
 }
 
-// errStrange is the part of an error about columns that larder knows nothing of.
+// errStrange is the part of an error about columns of types that larder does not read.
 var errStrange = errors.New("which larder does not read; save the file without it")

@@ -1,0 +1,123 @@
+package source
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cespare/xxhash/v2"
+
+	"larder/internal/record"
+)
+
+// asBefore writes the saved index of a dataset as an earlier larder did, with bytes in the place of all its fields but
+// those that stay.
+func asBefore(t *testing.T, index, uri string, stay ...string) {
+	t.Helper()
+	found, err := filepath.Glob(index + "/*" + indexSuffix)
+	must(t, err)
+	for _, path := range found {
+		b, err := os.ReadFile(path)
+		must(t, err)
+		s, meta, err := decodeIndex(b)
+		must(t, err)
+		if s.uri != uri {
+			continue
+		}
+		at, err := parseURI(uri)
+		must(t, err)
+		was := s.mark
+		s.schema.Fields = slices.DeleteFunc(s.schema.Fields, func(f record.Field) bool {
+			return strings.HasSuffix(f.Name, "_rate")
+		})
+		for i := range s.schema.Fields {
+			if f := &s.schema.Fields[i]; !slices.Contains(stay, f.Name) {
+				*f = record.Field{Name: f.Name, Kind: record.Bytes, DType: record.Uint8, Shape: []int64{record.Ragged}}
+			}
+		}
+		s.mark = recordMark(at.address, &s.schema, nil)
+		for i := range meta {
+			meta[i].dev ^= was ^ s.mark
+		}
+		s.seal(meta)
+		b = encodeIndex(s, meta)
+		binary.LittleEndian.PutUint32(b[8:], bytesVersion)
+		binary.LittleEndian.PutUint64(b[len(b)-8:], xxhash.Sum64(b[:len(b)-8]))
+		must(t, os.WriteFile(path, b, 0o600))
+		return
+	}
+	t.Fatalf("%d indexes, none of %s", len(found), uri)
+}
+
+// tarOfMembers is a tar of names and contents by turns.
+func tarOfMembers(t *testing.T, parts ...string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for m := range slices.Chunk(parts, 2) {
+		must(t, w.WriteHeader(&tar.Header{Name: m[0], Size: int64(len(m[1])), Mode: 0o644}))
+		_, err := w.Write([]byte(m[1]))
+		must(t, err)
+	}
+	must(t, w.Close())
+	return b.String()
+}
+
+// wavOf is a .wav of two samples.
+func wavOf(value byte) string {
+	return "RIFF\x00\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x00\x00\x00\x00\x01\x00\x08\x00" +
+		"data\x02\x00\x00\x00" + string([]byte{value, 128})
+}
+
+// TestAnIndexOfAnEarlierLarder: what was bytes and is sound now is sound when the dataset is opened, without --force,
+// and the samples keep their ids. An index that has no such field is used as it is.
+func TestAnIndexOfAnEarlierLarder(t *testing.T) {
+	root, index := t.TempDir(), t.TempDir()
+	write(t, root, "a.tar", tarOfMembers(t, "y.wav", wavOf(1), "z.wav", wavOf(2)))
+	write(t, root, "b/t.tar", tarOfMembers(t, "1.txt", "some", "2.txt", "text"))
+	uri, texts := "wds:"+root, "wds:"+root+"/b"
+	c, _ := open(t, index)
+	_, err := c.Add(t.Context(), "", texts)
+	must(t, err)
+	_, err = c.Add(t.Context(), "", uri)
+	must(t, err)
+	write(t, root, "a.tar", tarOfMembers(t, "x.wav", wavOf(3), "y.wav", wavOf(1), "z.wav", wavOf(2)))
+	d, err := c.Add(t.Context(), "", uri) // the id of x is 2, although it lies first
+	must(t, err)
+	want := []string{"a.tar/y", "a.tar/z", "a.tar/x"}
+	if !slices.Equal(keys(d), want) || fieldsText(d.Schema()) != "wav, wav_rate" {
+		t.Fatalf("%q of %s", keys(d), fieldsText(d.Schema()))
+	}
+	asBefore(t, index, uri)
+	asBefore(t, index, texts, "txt")
+
+	c, ev := open(t, index)
+	d, err = c.Add(t.Context(), "", uri)
+	must(t, err)
+	if ev.count("indexed") != 1 || !slices.Equal(keys(d), want) || fieldsText(d.Schema()) != "wav, wav_rate" {
+		t.Errorf("%v: %q of %s", ev.n, keys(d), fieldsText(d.Schema()))
+	}
+	for i, value := range []float32{1, 2, 3} {
+		got := fieldOf(t, c, d, sampleID(i), "wav")
+		if len(got) != 8 || math.Float32frombits(binary.LittleEndian.Uint32(got)) != (value-128)/128 {
+			t.Errorf("sample %d is % x", i, got)
+		}
+	}
+	e, err := c.Add(t.Context(), "", texts)
+	must(t, err)
+	if ev.count("indexed") != 1 || string(fieldOf(t, c, e, 0, "txt")) != "some" {
+		t.Errorf("%v: an index without bytes was not used", ev.n)
+	}
+	c, ev = open(t, index)
+	_, err = c.Add(t.Context(), "", uri)
+	must(t, err)
+	if ev.count("indexed") != 0 {
+		t.Errorf("%v: the index that was written then was not used", ev.n)
+	}
+}
