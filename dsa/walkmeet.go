@@ -9,8 +9,8 @@ import "slices"
 const (
 	// swapEvery: of so many blocks that a job comes to beside others, one is a block that they are done with, if there
 	// is any. It costs a read. Without it two jobs of equal speed that began at different times would have the same part
-	// of the dataset at the same time of each epoch, for ever. At one in 18 they read a twentieth more, and a tenth of
-	// the blocks moves to another time of the epoch.
+	// of the dataset at the same time of each epoch, for ever. One choice in 18 costs a twentieth more reads, and
+	// moves a tenth of the blocks, of both jobs together, to another time of the epoch.
 	swapEvery = 18
 
 	// recentWindows: what a job held within its last windows it does not prefer, so that the end of an epoch is not the

@@ -159,7 +159,8 @@ def lines_of(args: argparse.Namespace, runs: dict[str, list[dict[str, float]]], 
     """The part of the page that a run writes."""
     about, rounds = machine(), max(map(len, runs.values()))
     out = [f"{about['date']}, {about['commit']}: {about['processor']}, {about['processors']} processors, load before "
-           f"it {about['load_before']:.1f}. {args.copies} copies of each photograph; a limit of {args.limit:g} MiB/s; "
+           f"it {about['load_before']:.1f}. {args.copies} copies of each photograph; a limit of",
+           f"{args.limit:g} MiB/s; "
            f"a line of {args.latency} ms and {args.bandwidth:g} MiB/s; rounds: {rounds}. Images a second:", "",
            "| dataset | local disk, cold | local disk, page cache | limited disk | S3 | daemon, CPU ms an image |",
            "|---|---|---|---|---|---|"]

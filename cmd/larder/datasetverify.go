@@ -68,9 +68,9 @@ counts them as bad (prep.on_corrupt). A store that does not answer or a disk tha
 command ends with the cause.
 
 Of a dataset of records, every record is read, compared with the schema, and the images in its fields are decoded.
-Where a file has checksums of more than one sample (the arrays of a .npz that is not compressed), they are compared,
-too, unless --samples chooses some. What has changed is listed by file, and the exit code is 7: which samples it is, the
-checksum cannot say.
+Where a file has checksums of more than one sample (the arrays of a .npz that is not compressed), those of the fields
+that the dataset reads are compared, too, unless --samples chooses some. What has changed is listed by file, and the
+exit code is 7: which samples it is, the checksum cannot say.
 
 The command works in its own process. It asks the daemon only for the URI of a NAME. Limits are those of the default
 configuration.`,
@@ -110,6 +110,11 @@ configuration.`,
 	cmd.Flags().BoolVar(&skipEmpty, "skip-empty", false, "accept class folders without images, as larder dataset add does")
 	out.register(cmd)
 	return cmd
+}
+
+// bad reports whether a sample is among the bad ones.
+func (r *verified) bad(id uint64) bool {
+	return slices.ContainsFunc(r.Bad, func(b badFile) bool { return b.ID == id })
 }
 
 // failure is the error of a dataset with bad samples, or with parts that have changed.
@@ -194,16 +199,19 @@ func (v *verifier) sums(ctx context.Context, l *localData, r *verified) error {
 				if err := l.lost(ctx, files[i], err); err != nil {
 					return err
 				}
-				bad = append(bad, l.badOf(files[i], err).Reason)
 			}
 			mu.Lock()
 			defer mu.Unlock()
+			if err != nil && !r.bad(uint64(files[i])) {
+				r.Bad = append(r.Bad, l.badOf(files[i], err))
+			}
 			for _, reason := range bad {
 				r.Changed = append(r.Changed, badPart{path, reason})
 			}
 			return nil
 		}, func() {}
 	})
+	slices.SortFunc(r.Bad, func(a, b badFile) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(r.Changed, func(a, b badPart) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
 	})

@@ -217,7 +217,7 @@ func (f *flight) check() error {
 	return err
 }
 
-// Check tests that the sampler has what is cached, and for whom, but for what is neutral. An object of which
+// Check tests that the sampler was told what is cached, and for whom, but for what is neutral. An object of which
 // something is in preparation may differ: a flight for an instance that its group has left is entered when it ends.
 func (ne *needs) Check() error {
 	if ne.refresh.phase != refreshNone { // levels are being recomputed

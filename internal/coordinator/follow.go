@@ -54,7 +54,7 @@ func (fl *flights) leaveFlight(d *delivery, i int) {
 }
 
 // passOn makes a flight, and what it waits for, the work of the oldest of those who wait for it, if the job whose work
-// it was has left: that may end and be forgotten, and what the executor is told must be of a job that it has.
+// it was has left: that may end and be forgotten, and what the executor is told must be of a job that it still has.
 func (fl *flights) passOn(f *flight) {
 	for ; f != nil; f = f.parent {
 		if s := f.follower(); s != nil && !f.followedBy(f.job) {

@@ -7,7 +7,7 @@ import (
 	"larder/tiers/residency"
 )
 
-// needs has which jobs each cached entry serves and which of them still need it: it ranks every entry of the tiers by
+// needs keeps which jobs each cached entry serves and which of them still need it: it ranks every entry of the tiers by
 // the jobs that still need it, and keeps the sampler informed of what is cached. It evicts by itself only what no job
 // needs.
 type needs struct {

@@ -22,7 +22,7 @@ type tiering struct {
 	sampler *dsa.Sampler
 	index   *residency.Index
 
-	budgets  [ident.NumForms]int64 // of the tiers; index has the usable part
+	budgets  [ident.NumForms]int64 // of the tiers; the usable part is in index
 	auto     [ident.NumForms]bool
 	target   [ident.NumForms]int64 // the budgets that are being moved to
 	resizing bool                  // budgets differ from target, and memory moves in each Step

@@ -10,6 +10,6 @@
 // Records become columns of MDS or members of tars, one for each field (records.go). Image files among the fields are
 // encoded again as other images are.
 //
-// The room decides nothing about images: internal/prep decodes, resizes and encodes. It writes no format of its own,
+// The package decides nothing about images: internal/prep decodes, resizes and encodes. It writes no format of its own,
 // and reads what it wrote with internal/source/packed, as everybody else would.
 package pack

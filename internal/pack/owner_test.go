@@ -20,6 +20,9 @@ import (
 	"larder/internal/ident"
 )
 
+// aWhile is how long a test waits for what must not come. A right program passes, however long it is.
+const aWhile = time.Second
+
 // noProcess is above every number that Linux gives to processes and threads. That of one that ended is given again.
 const noProcess = 1 << 30
 
@@ -169,7 +172,7 @@ func TestABeatUnderWayIsNotTheLastWord(t *testing.T) {
 			stop()
 			select {
 			case <-removed: // too early
-			case <-time.After(300 * time.Millisecond): // the removal waits for the answer
+			case <-time.After(aWhile): // the removal waits for the answer
 			}
 		})
 		next.ServeHTTP(w, late)
@@ -206,7 +209,7 @@ func gone(r *http.Request) bool {
 	select {
 	case <-r.Context().Done():
 		return true
-	case <-time.After(300 * time.Millisecond):
+	case <-time.After(aWhile):
 		return false
 	}
 }

@@ -72,9 +72,9 @@ func imageSets(t *testing.T) map[string]map[string]string {
 		"mds:%s":                  {"index.json": index, "shard.00000.mds": mds},
 		"mds:%s/zipped": {"zipped/index.json": packedIndex("zstd", len(mds)),
 			"zipped/shard.00000.mds.zstd": string(zstdOf(t, []byte(mds)))},
-		"beton:%s/x.beton":        {"x.beton": string(five)},
-		"cifar10:%s?split=test":   {"test_batch.bin": ten.String()},
-		"cifar100:%s?split=test":  {"test.bin": hundred.String()},
+		"beton:%s/x.beton":       {"x.beton": string(five)},
+		"cifar10:%s?split=test":  {"test_batch.bin": ten.String()},
+		"cifar100:%s?split=test": {"test.bin": hundred.String()},
 		"idx:%s": {"train-images-idx3-ubyte": idx,
 			"train-labels-idx1-ubyte": "\x00\x00\x08\x01\x00\x00\x00\x03\x02\x00\x01"},
 	}

@@ -196,7 +196,7 @@ class Bulk:
         finally:
             self._still.begin()
             self._extra += time.monotonic() - began
-        self._looks = self._looks and not shared  # they share what is read only
+        self._looks = self._looks and not shared  # they share what is never written to
         return n if all(_alike.same(made[k], x, structure) for k, x in zip(places, kept, strict=True)) else 0
 
     def certain(self) -> list[Any]:
@@ -229,7 +229,7 @@ class Bulk:
         n = len(self.items)
         if not self._shared(run, self.items):
             return error
-        self._looks = False  # again: they may share what is read only
+        self._looks = False  # again: they may share what is never written to
         self._proofs = n + 1
         moved = not self._seeded and self._still.drew()
         self._draws = self._draws or moved

@@ -81,6 +81,85 @@ class Server:
         self.process.wait()
 
 
+def _passing_on(proxy: Proxy, server: Any, spoil: Callable[[int], Any], delay: float) -> type[BaseHTTPRequestHandler]:
+    """What answers for a proxy."""
+    ranges: set[tuple[str, str | None]] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            with proxy.turn():
+                how, answer = self.ask()
+            if answer is not None:
+                self.pass_on(how, *answer)
+            elif how is None:
+                self.close_connection = True
+            else:
+                code, body = (how, b"") if isinstance(how, int) else (403, EXPIRED)
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def ask(self) -> tuple[Any, tuple[int, list[tuple[str, str]], bytes] | None]:
+            """How the answer is spoilt, and what the server said: None if it was not asked, or gave no answer."""
+            time.sleep(delay)
+            how = None
+            if self.command == "GET" and "list-type" not in self.path and "comp=list" not in self.path:
+                proxy.gets += 1
+                how = spoil(proxy.gets)
+            if how == "expired":
+                how = None if (self.path, self.headers["Range"]) in ranges else how
+                ranges.add((self.path, self.headers["Range"]))
+            if how:
+                proxy.spoilt += 1
+            if how and how not in ("cut", "stall", "late", "short"):
+                return how, None
+            if how == "late":
+                time.sleep(1)
+                how = None
+            there = http.client.HTTPConnection("127.0.0.1", server.port)
+            try:
+                there.request(self.command, self.path, headers=dict(self.headers))
+                answer = there.getresponse()
+                return how, (answer.status, answer.getheaders(), answer.read())
+            except OSError:
+                return None, None
+            finally:
+                there.close()
+
+        def pass_on(self, how: Any, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+            self.send_response(status)
+            if how == "short":
+                body = body[: len(body) // 2]
+            for name, value in headers:
+                if how == "short" and name.lower() == "content-length":
+                    value = str(len(body))
+                if name.lower() not in ("connection", "date", "server", "transfer-encoding"):
+                    self.send_header(name, value)
+            if not any(name.lower() == "content-length" for name, _ in headers):  # it came in chunks
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if how in ("cut", "stall"):
+                body, self.close_connection = body[: len(body) // 2], True
+            try:
+                if self.command == "GET":
+                    self.wfile.write(body)
+            except OSError:  # the client has given it up
+                return
+            if how == "stall":
+                time.sleep(1.5)
+
+    return Handler
+
+
 class Proxy:
     """Passes requests on; `spoil` may say for the n-th GET of an object what to do instead: a status such as 503,
     "cut", "stall", "late" (by a second), "short" (a whole answer of another length), "expired" (credentials,
@@ -88,84 +167,9 @@ class Proxy:
     of them were under way at once."""
 
     def __init__(self, server: Any, spoil: Callable[[int], Any], delay: float = 0) -> None:
-        proxy = self
         self.gets = self.spoilt = self.under_way = self.most = 0
         self.changed, self.holds = Condition(), False
-        ranges: set[tuple[str, str | None]] = set()
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_HEAD(self) -> None:
-                self.do_GET()
-
-            def do_GET(self) -> None:
-                with proxy.turn():
-                    how, answer = self.ask()
-                if answer is not None:
-                    self.pass_on(how, *answer)
-                elif how is None:
-                    self.close_connection = True
-                else:
-                    code, body = (how, b"") if isinstance(how, int) else (403, EXPIRED)
-                    self.send_response(code)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
-
-            def ask(self) -> tuple[Any, tuple[int, list[tuple[str, str]], bytes] | None]:
-                """How the answer is spoilt, and what the server said: None if it was not asked, or gave no answer."""
-                time.sleep(delay)
-                how = None
-                if self.command == "GET" and "list-type" not in self.path and "comp=list" not in self.path:
-                    proxy.gets += 1
-                    how = spoil(proxy.gets)
-                if how == "expired":
-                    how = None if (self.path, self.headers["Range"]) in ranges else how
-                    ranges.add((self.path, self.headers["Range"]))
-                if how:
-                    proxy.spoilt += 1
-                if how and how not in ("cut", "stall", "late", "short"):
-                    return how, None
-                if how == "late":
-                    time.sleep(1)
-                    how = None
-                there = http.client.HTTPConnection("127.0.0.1", server.port)
-                try:
-                    there.request(self.command, self.path, headers=dict(self.headers))
-                    answer = there.getresponse()
-                    return how, (answer.status, answer.getheaders(), answer.read())
-                except OSError:
-                    return None, None
-                finally:
-                    there.close()
-
-            def pass_on(self, how: Any, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-                self.send_response(status)
-                if how == "short":
-                    body = body[: len(body) // 2]
-                for name, value in headers:
-                    if how == "short" and name.lower() == "content-length":
-                        value = str(len(body))
-                    if name.lower() not in ("connection", "date", "server", "transfer-encoding"):
-                        self.send_header(name, value)
-                if not any(name.lower() == "content-length" for name, _ in headers):  # it came in chunks
-                    self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if how in ("cut", "stall"):
-                    body, self.close_connection = body[: len(body) // 2], True
-                try:
-                    if self.command == "GET":
-                        self.wfile.write(body)
-                except OSError:  # the client has given it up
-                    return
-                if how == "stall":
-                    time.sleep(1.5)
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _passing_on(self, server, spoil, delay))
         self.server.daemon_threads = True
         self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that went away
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"

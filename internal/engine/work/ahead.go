@@ -45,8 +45,8 @@ func (p *Pool) readsAhead(t *task) bool {
 }
 
 // readQueued has the readers read for what waits for a worker. A worker calls it when it has read for itself: storage
-// may have turned out slow since that was queued. Else as many as there are workers would read for the first samples of
-// a daemon, and for all that were handed out with them.
+// may have turned out slow since that was queued. Without it the workers alone, one read each, would read the first
+// samples of a daemon and all that were handed out with them.
 func (p *Pool) readQueued() {
 	if !p.cfg.Meters.slow() {
 		return

@@ -31,7 +31,7 @@ const (
 )
 
 // every is of how many of these places one is taken: the race detector has nothing to find in what one goroutine reads,
-// and makes that take ten times as long.
+// and makes that take ten times as long. How many flips are found at least is compared where all are tried.
 func every() int {
 	if testing.Short() {
 		return 8
@@ -136,7 +136,7 @@ func damage(t *testing.T, whole dataset, s fileSet, path string, r rule) {
 	if missed := cuts.bad + cuts.changed; missed > damages-least {
 		t.Errorf("%d of %d cuts were read, and %d are the most", missed, damages/every(), damages-least)
 	}
-	if missed := flips.same + flips.changed; missed > damages-r.flips {
+	if missed := flips.same + flips.changed; every() == 1 && missed > damages-r.flips {
 		t.Errorf("%d of %d flips were not found, and %d are the most", missed, damages/every(), damages-r.flips)
 	}
 }
