@@ -32,18 +32,22 @@ const (
 	letGo = 5 * time.Second
 )
 
-// outliving gives requests that write or remove the note letGo more than ctx has: a store may execute one that was
-// cancelled behind those that follow it, of this run or of the next.
-func outliving(ctx context.Context) (late context.Context, end func()) {
+// outliving makes a request that writes or removes the note, unless ctx is done, with letGo more than ctx has: a store
+// may execute a request that was cancelled behind those that follow it, of this run or of the next.
+func outliving(ctx context.Context, request func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-time.After(letGo):
 			cancel()
 		case <-late.Done():
 		}
-	})
-	return late, func() { stop(); cancel() }
+	})()
+	return request(late)
 }
 
 // ownership is what the note of the owner says. No clock of one machine is compared with that of another: a run lives
@@ -79,8 +83,7 @@ type owner struct {
 	t     *prefix
 	every time.Duration
 	note  ownership
-	quit  chan struct{}      // closed: no further beat
-	end   context.CancelFunc // of a beat under way
+	end   context.CancelFunc // of the beats
 	ended chan struct{}
 
 	mu   sync.Mutex // guards what follows
@@ -92,10 +95,10 @@ type owner struct {
 // it lives, or nothing for long.
 func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
 	host, _ := os.Hostname() // for messages
-	o := &owner{t: t, every: every, quit: make(chan struct{}), ended: make(chan struct{}),
+	o := &owner{t: t, every: every, ended: make(chan struct{}),
 		note: ownership{ID: rand.Text(), Host: host, Place: place(), PID: os.Getpid()}}
 	for range maxClaims {
-		in, err := o.claim(ctx)
+		in, err := o.write(ctx, o.t.w.Create)
 		if err == nil {
 			o.begin(in.ETag)
 			return o, nil
@@ -121,13 +124,13 @@ func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
 		"packing into %s: other runs begin there again and again", t.uri)
 }
 
-func (o *owner) claim(ctx context.Context) (store.Info, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Info{}, err
-	}
-	late, end := outliving(ctx)
-	defer end()
-	return o.t.write(late, o.t.w.Create, ownerNote, o.note)
+// write writes the note.
+func (o *owner) write(ctx context.Context, put putter) (in store.Info, err error) {
+	err = outliving(ctx, func(ctx context.Context) error {
+		in, err = o.t.write(ctx, put, ownerNote, o.note)
+		return err
+	})
+	return in, err
 }
 
 // outlive returns nil when the run that wrote a note has ended.
@@ -156,12 +159,9 @@ func (o *owner) outlive(ctx context.Context, there ownership, etag string) error
 				"of host %q", o.t.uri, there.PID, there.Host)
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	late, end := outliving(ctx)
-	defer end()
-	return o.t.failed(o.t.w.Remove(late, o.t.base+ownerNote))
+	return outliving(ctx, func(ctx context.Context) error {
+		return o.t.failed(o.t.w.Remove(ctx, o.t.base+ownerNote))
+	})
 }
 
 // read gives the note as it is in the store. One that cannot be read is nobody's.
@@ -176,10 +176,9 @@ func (o *owner) read(ctx context.Context) (n ownership, in store.Info, err error
 	return n, in, err
 }
 
-// begin says from now on that this run lives. A beat under way outlives the cancellation of the run: a store may
-// execute a request that was cancelled after the removal of the note, and the note would be there again.
+// begin says from now on that this run lives.
 func (o *owner) begin(etag string) {
-	ctx, end := context.WithCancel(context.WithoutCancel(o.t.ctx))
+	ctx, end := context.WithCancel(o.t.ctx)
 	o.etag, o.end = etag, end
 	go func() {
 		defer close(o.ended)
@@ -187,9 +186,7 @@ func (o *owner) begin(etag string) {
 		defer tick.Stop()
 		for {
 			select {
-			case <-o.quit:
-				return
-			case <-o.t.ctx.Done():
+			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
@@ -204,7 +201,7 @@ func (o *owner) begin(etag string) {
 // beat changes the note. A store that is away is asked again at the next one.
 func (o *owner) beat(ctx context.Context) {
 	o.note.Beat++
-	in, err := o.t.write(ctx, o.t.w.Put, ownerNote, o.note)
+	in, err := o.write(ctx, o.t.w.Put)
 	if err != nil {
 		return
 	}
@@ -252,11 +249,8 @@ func (o *owner) gone() error {
 
 // release gives the place up. The note goes, if it is this run's.
 func (o *owner) release() {
-	close(o.quit)
-	late := time.AfterFunc(letGo, o.end)
-	<-o.ended
-	late.Stop()
 	o.end()
+	<-o.ended
 	ctx, end := context.WithTimeout(context.WithoutCancel(o.t.ctx), letGo)
 	defer end()
 	if n, _, err := o.read(ctx); err == nil && n.ID == o.note.ID {

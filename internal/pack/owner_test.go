@@ -241,15 +241,22 @@ func TestARunThatIsCancelledAsItBeginsLeavesNoNote(t *testing.T) {
 	}
 }
 
-// TestARunThatIsCancelledRemovesNoNoteOfTheNext: the store executes its removal of a dead run's note after the next run
-// has written its own.
-func TestARunThatIsCancelledRemovesNoNoteOfTheNext(t *testing.T) {
+// bucketOfADeadRun has the note of a run that is known to have ended.
+func bucketOfADeadRun(t *testing.T) (b *bucket, note string) {
+	t.Helper()
 	dead, err := json.Marshal(ownership{ID: "dead", Place: place(), PID: noProcess})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBucket(t)
+	b = newBucket(t)
 	b.put(t, "p/"+ownerNote, string(dead))
+	return b, string(dead)
+}
+
+// TestARunThatIsCancelledRemovesNoNoteOfTheNext: the store executes its removal of a dead run's note after the next run
+// has written its own.
+func TestARunThatIsCancelledRemovesNoNoteOfTheNext(t *testing.T) {
+	b, dead := bucketOfADeadRun(t)
 	ctx, stop := context.WithCancel(t.Context())
 	claimed := make(chan struct{})
 	var removals atomic.Int32
@@ -267,7 +274,7 @@ func TestARunThatIsCancelledRemovesNoNoteOfTheNext(t *testing.T) {
 			return true
 		case note && writes(r):
 			next.ServeHTTP(w, r)
-			if there := b.objects(t, "p")[ownerNote]; there != "" && there != string(dead) {
+			if there := b.objects(t, "p")[ownerNote]; there != "" && there != dead {
 				claim.Do(func() { close(claimed) })
 			}
 			return true
@@ -287,12 +294,7 @@ func TestARunThatIsCancelledRemovesNoNoteOfTheNext(t *testing.T) {
 
 // TestTwoRunsAfterADeadOne: the one that is later does not remove the note of the other.
 func TestTwoRunsAfterADeadOne(t *testing.T) {
-	dead, err := json.Marshal(ownership{ID: "dead", Place: place(), PID: noProcess})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBucket(t)
-	b.put(t, "p/"+ownerNote, string(dead))
+	b, _ := bucketOfADeadRun(t)
 	ctx, stop := context.WithCancel(t.Context())
 	reads := 0
 	b.faulty(func(w http.ResponseWriter, r *http.Request, next http.Handler) bool {
