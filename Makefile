@@ -39,31 +39,64 @@ build: ## build bin/larder
 demo: build ## four jobs on generated images, unshared and shared, with a report
 	$(BIN)/larder demo
 
-# The Go tests compute and the Python tests mostly wait, so they run beside each other. Those that wait come first where
-# both want a processor. The output of each is printed whole when it ends; a failure of one does not end the other.
+# The lanes: make check, make test, .ci/run (both, and race, invariants, faults), make nightly. CONTRIBUTING.md has their
+# bars. internal/tools/lanes/run.py runs a test that failed again only if known.txt lists it as flaky.
+#
+# The Go tests compute and the Python tests mostly wait, so they run beside each other. The output of each is printed
+# whole when it ends; a failure of one does not end the other.
 BESIDE = --no-print-directory --keep-going --jobs=2 --output-sync=target
+RUN = $(VENV)/bin/python internal/tools/lanes/run.py
+# Ten times what the slowest package takes: a machine that is ten times slower passes.
+GO_TIMEOUT = -timeout 40m
+# make check runs these: the packages that test pages and the house, and the generated references of others.
+HOUSE := ./docs ./internal/archtest
+REFERENCES := ^Test(Generated|CLIDocs|ErrorDocs|SamplerDocs|ConfigurationDocs|MetricsDocs|DocsName)
+REFERENCE_ROOMS := ./cmd/larder ./internal/config ./internal/rpc ./internal/telemetry ./bench
+
 .PHONY: test
-test: setup build ## every test once: Go, Python against the daemon, PyTorch; five minutes after the first set-up
+test: setup build ## every unit, property and golden test, and each promise against the real daemon
 	@echo "Go and Python tests run beside each other; each prints what it found when it ends"
 	@$(MAKE) $(BESIDE) GO='nice -n 5 $(GO)' test-go test-python
 
-.PHONY: test-all
-test-all: test ## make test, then what takes longer: -race over 40 worlds, parsers fuzzed, a report in a browser
-	$(MAKE) --no-print-directory race test-parsers test-report
-
 .PHONY: test-go
-test-go: ## Go tests, with and without the fast decoder
-	$(REQUIRE_TORCH) LARDER_PYTHON=$(abspath $(VENV))/bin/python $(GO) test -tags '$(TAGS)' ./...
-	$(GO) test ./internal/prep
-
-.PHONY: race
-race: ## Go tests under the race detector, with invariants
-	LARDER_SIM_SEEDS=40 $(GO) test -race -short -tags '$(TAGS)' ./...
+test-go: ## Go tests: all but those of make check and the fault lane
+	$(REQUIRE_TORCH) LARDER_PYTHON=$(abspath $(VENV))/bin/python GO='$(GO)' $(RUN) go \
+	  --flags "-tags '$(TAGS)' $(GO_TIMEOUT) -skip '$(REFERENCES)'" \
+	  $$($(GO) list ./... | grep -vE '/(docs|internal/archtest|internal/chaostest)$$')
 
 .PHONY: test-python
 test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
-	  $(VENV)/bin/python -m pytest -q python/tests bench/py
+	  $(RUN) pytest -q python/tests bench/py
+
+.PHONY: test-ci
+test-ci: ## what CI runs beside check and test: -race, invariants, faults, the decoder in Go
+	$(MAKE) --no-print-directory --keep-going race invariants faults test-portable
+
+.PHONY: test-portable
+test-portable: ## internal/prep as it is built without libjpeg-turbo
+	$(RUN) go --flags "$(GO_TIMEOUT)" ./internal/prep
+
+.PHONY: race
+race: ## packages that start goroutines, under the race detector
+	$(RUN) go --flags "-race -short $(GO_TIMEOUT) -tags '$(TAGS)'" $$(internal/tools/lanes/packages.sh race)
+	$(RUN) go --flags "-race $(GO_TIMEOUT) -tags '$(TAGS)' -run 'Loop|Unread'" ./internal/coordinator
+
+.PHONY: invariants
+invariants: ## the pure packages, with their assertions
+	$(RUN) go --flags "-short $(GO_TIMEOUT) -tags '$(TAGS),invariants'" $$(internal/tools/lanes/packages.sh invariants)
+
+.PHONY: faults
+faults: ## the built daemon killed, cut off, on a full disk: a few of each
+	LARDER_PYTHON=$(abspath $(VENV))/bin/python $(RUN) go --flags "-short $(GO_TIMEOUT) -tags '$(TAGS)'" ./internal/chaostest
+
+.PHONY: flaky
+flaky: ## make test ten times, five of them beside a full load; one failure fails it
+	internal/tools/lanes/flaky.sh
+
+.PHONY: lanes
+lanes: ## out/lanes.tsv: the lane of each test, and what became of those that BASE had
+	$(VENV)/bin/python internal/tools/lanes/table.py $(BASE)
 
 .PHONY: test-frameworks
 test-frameworks: build ## real Lightning, Accelerate, Hugging Face Trainer, killed and resumed (FRAMEWORKS: some); 6 GB
@@ -80,8 +113,12 @@ setup: ## install what the tests need, into the system (Debian, root) and .venv
 
 # What a change must pass beside the tests. Tools are pinned in internal/tools and installed into bin/tools.
 .PHONY: check
-check: tools build ## format, linters, modules, protocol buffers, types, documentation and its site, ARM64
-	$(MAKE) --no-print-directory check-go check-modules check-proto check-python check-docs docs cross
+check: tools build ## format, linters, modules, protocol buffers, types, documentation and its site, counts
+	$(MAKE) $(BESIDE) check-go check-modules check-proto check-python check-counts check-docs docs
+
+.PHONY: setup-nightly
+setup-nightly: ## also the writers of packed files, an S3 server, Azurite, nginx, a browser
+	@internal/tools/setup.sh $(VENV) nightly
 
 .PHONY: tools
 tools: ## install the tools of make check, at their pinned versions
@@ -109,13 +146,10 @@ check-python: ## ruff, mypy --strict, pyright
 	cd python && $(PYTHON_TOOLS)/mypy --strict --python-executable $(abspath $(VENV))/bin/python
 	cd python && $(PYTHON_TOOLS)/pyright --pythonpath $(abspath $(VENV))/bin/python larder
 
-# Tests that compare pages, references and tables with the code, and run what the pages show.
-DOC_ROOMS := ./docs ./cmd/larder ./internal/archtest ./internal/config ./internal/rpc ./internal/telemetry ./bench/...
-DOC_TESTS := $(wildcard python/tests/test_*docs*.py python/tests/test_*page*.py)
 .PHONY: check-docs
-check-docs: build ## pages and references agree with the code
-	$(GO) test -tags '$(TAGS)' -run 'Docs|Page|Arch|Import' $(DOC_ROOMS)
-	LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(VENV)/bin/python -m pytest -q $(DOC_TESTS)
+check-docs: build ## pages and references agree with the code; who may import whom
+	$(GO) test -tags '$(TAGS)' $(HOUSE)
+	$(GO) test -tags '$(TAGS)' -run '$(REFERENCES)' $(REFERENCE_ROOMS)
 
 .PHONY: generate
 generate: tools ## generate Go from proto, and the references in docs/
@@ -182,8 +216,8 @@ CC_ARM64 ?= aarch64-linux-gnu-gcc
 QEMU_ARM64 ?= qemu-aarch64-static
 
 .PHONY: nightly
-nightly: setup build cross ## the long runs of docs/guarantees-tests.md, with figures (ROWS: some; LARDER_NIGHTLY=1: 1 %)
-	TAGS='$(TAGS)' PYTHON=$(abspath $(VENV))/bin/python internal/tools/nightly.sh $(ROWS)
+nightly: setup setup-nightly build ## tests in their long forms: PART=kills, or PART=all; without PART, what the record has
+	TAGS='$(TAGS)' PYTHON=$(abspath $(VENV))/bin/python internal/tools/nightly.sh $(PART)
 
 .PHONY: clean
 clean: ## remove what was built

@@ -133,7 +133,7 @@ func TestEveryOrderIsEquallyLikelyWithClasses(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for slice, runs := range []int{20_000, 4_000} {
-				worst, where, err := orderDeviates(tc, runs, func(sc *scenario) { sc.slice = 2 * slice })
+				worst, where, err := orderDeviates(tc, effort(runs), func(sc *scenario) { sc.slice = 2 * slice })
 				must(t, err)
 				t.Logf("worst z %.2f (%s)", worst, where)
 				if worst >= 4 {

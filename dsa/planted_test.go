@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"larder/internal/testenv/lane"
 )
 
 // patched says that this is the copy of the package into which bugs were planted. This file is not part of it.
@@ -62,9 +64,7 @@ var patches = []struct{ file, old, new string }{
 // TestPlantedBugs runs the tests that plant bugs, in a patched copy of this package.
 func TestPlantedBugs(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it builds a copy of the package")
-	}
+	lane.OnlyNightly(t, "the same tests without the planted bugs: this builds a copy of the package")
 	command, err := exec.LookPath("go")
 	if err != nil {
 		t.Skip("no go command: ", err)

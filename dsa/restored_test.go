@@ -11,7 +11,8 @@ import (
 // An epoch that one sampler began and another, which knows what was taken, ends is a uniformly random order for
 // each job, with a neighbour that shares half of it and whatever both have made available.
 func TestRestoredOrderIsUniform(t *testing.T) {
-	const n, trials = 8, 20_000
+	const n = 8
+	trials := effort(20_000)
 	for _, mode := range []Mode{Strict, Stratified, Epoch} {
 		t.Run(mode.String(), func(t *testing.T) {
 			var at [n][n]float64 // of job 1: position, sample
@@ -62,7 +63,7 @@ func TestRestoredOrderIsUniform(t *testing.T) {
 					at[i][x]++
 				}
 			}
-			const want = float64(trials) / n
+			want := float64(trials) / n
 			chi := 0.0
 			for i := range n {
 				for x := range n {

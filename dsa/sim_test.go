@@ -7,6 +7,7 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -412,11 +413,11 @@ func factorial(n int) int {
 	return f
 }
 
-// effort is how often a statistical test repeats: a tenth where the race detector slows it down and nothing runs side
-// by side.
+// effort is how often a statistical test repeats: n times in make nightly, a third of that in make test, a tenth with
+// the invariants. Thresholds are computed from the number.
 func effort(n int) int {
 	if invariant.Enabled {
 		return n / 10
 	}
-	return n
+	return lane.Times((n+2)/3, n)
 }

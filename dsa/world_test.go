@@ -10,6 +10,7 @@ import (
 	"larder/dsa/baseline"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -423,12 +424,13 @@ func (w *world) subset(job, epoch int) []ident.ObjectID {
 	return w.jobs[job].spec.Subset
 }
 
-// effort is how often something repeats: a tenth under the race detector, where nothing runs side by side anyway.
+// effort is how often something repeats: n times in make nightly, a third of that in make test, a tenth with the
+// invariants. Thresholds are computed from the number.
 func effort(n int) int {
 	if invariant.Enabled {
 		return max(1, n/10)
 	}
-	return n
+	return lane.Times((n+2)/3, n)
 }
 
 // span returns the objects lo..hi-1.

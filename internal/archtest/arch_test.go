@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -216,6 +217,31 @@ func TestPureRoomsOnlyDecide(t *testing.T) {
 				}
 				return true
 			})
+		}
+	}
+}
+
+// TestPureRoomsAreListed compares the rules with the list by which the lanes of the Makefile choose: the race detector
+// watches packages with goroutines, and pure ones run with invariants instead.
+func TestPureRoomsAreListed(t *testing.T) {
+	data, err := os.ReadFile("testdata/pure.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			listed["larder/"+line] = true
+		}
+	}
+	for room := range pure {
+		if !listed[room] {
+			t.Errorf("%s is pure and not in testdata/pure.txt", room)
+		}
+	}
+	for room := range listed {
+		if _, ok := pure[room]; !ok {
+			t.Errorf("testdata/pure.txt lists %s, which has no rule here", room)
 		}
 	}
 }

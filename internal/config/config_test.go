@@ -447,7 +447,7 @@ func TestNearest(t *testing.T) {
 }
 
 // docs/configuration.md speaks of every key and of its default, and of nothing that does not exist.
-func TestDocs(t *testing.T) {
+func TestConfigurationDocs(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)

@@ -139,7 +139,7 @@ func TestEveryCounterIsAMetric(t *testing.T) {
 }
 
 // docs/metrics.md lists exactly the metrics there are, with their labels.
-func TestDocs(t *testing.T) {
+func TestMetricsDocs(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
-# The long runs behind docs/guarantees-tests.md: every row of the table, as often as it says, with figures.
+# The nightly lane: every test in its long form, in parts of at most 45 minutes on two idle cores, with figures.
 #
-#   internal/tools/nightly.sh [ROW...]      all rows, or some: nightly.sh R2 R7
-#   LARDER_NIGHTLY=1 internal/tools/nightly.sh   one per cent of every count
+#   internal/tools/nightly.sh                  the parts, and what of them the record has
+#   internal/tools/nightly.sh PART...          those parts: nightly.sh kills journal
+#   internal/tools/nightly.sh all              all parts
+#   ROWS="R2 R7" internal/tools/nightly.sh all some rows
+#   LARDER_NIGHTLY=1 ...                       one per cent of every count
 #
-# It needs a built bin/larder, Go, and .venv with pytest (make nightly sees to it); mounts and control groups need root. What a row printed is in
-# out/nightly/ROW.log. The exit code is 1 when a row failed.
+# out/nightly/record.tsv is the one record. A row that passed at this commit and scale is not run again, so that an
+# interrupted night continues; AGAIN=1 runs it again. What a row printed is in out/nightly/ROW.log.
+#
+# It needs a built bin/larder, Go, and .venv with pytest (make nightly sees to it); mounts and control groups need root.
+# The exit code is 1 when a row failed.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 
@@ -13,14 +19,32 @@ scale=${LARDER_NIGHTLY:-100}
 tags=${TAGS-turbo}
 python=${PYTHON:-.venv/bin/python}
 out=${OUT:-out/nightly}
-rows=("$@")
+read -ra rows <<<"${ROWS-}"
+parts=(sim dsa journal kills clients disks parsers formats kernels go python stores browser cross race frameworks)
+chosen=("$@")
+[ "${1-}" != all ] || chosen=("${parts[@]}")
+for p in "${chosen[@]}"; do
+  [[ " ${parts[*]} " == *" $p "* ]] || { echo "nightly: there is no part $p; the parts are ${parts[*]}" >&2; exit 2; }
+done
 mkdir -p "$out"
-table="$out/table.txt"
-: >"$table"
+record="$out/record.tsv"
+commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo none)
+[ -z "$(git status --porcelain 2>/dev/null)" ] || commit=$commit+
+touch "$record"
 failed=0
+part=
+export LARDER_LANE=nightly
 
 # n COUNT: that many, scaled, at least one.
 n() { local v=$(($1 * scale / 100)); echo $((v > 0 ? v : 1)); }
+
+# in PART: the rows that follow belong to it; false where it is not chosen.
+in_part() {
+  part=$1
+  local p
+  for p in "${chosen[@]}"; do [ "$p" = "$part" ] && return 0; done
+  return 1
+}
 
 wanted() {
   [ ${#rows[@]} -eq 0 ] && return 0
@@ -29,25 +53,39 @@ wanted() {
   return 1
 }
 
+# note NAME WHAT RESULT FIGURES SECONDS: one line of the record, in place of an older one of that row.
+note() {
+  local rest
+  rest=$(awk -F '\t' -v name="$1" '$4 != name' "$record")
+  { [ -z "$rest" ] || echo "$rest"; printf '%s\t%s\t%s\t%s\t%s\t%s\t%s s\t%s\n' "$commit" "$scale" "$part" "$1" "$3" "$2" "$5" "$4"; } \
+    >"$record.new" && mv "$record.new" "$record"
+  tail -n 1 "$record" >&2
+}
+
 # row NAME WHAT COMMAND...: runs it, and notes what it printed of figures.
 row() {
   local name=$1 what=$2
   shift 2
   wanted "${name%%/*}" || return 0
+  if [ -z "${AGAIN-}" ] && [ "${commit%+}" = "$commit" ] &&
+    awk -F '\t' -v c="$commit" -v s="$scale" -v n="$name" '$1 == c && $2 == s && $4 == n && $5 == "ok" {found = 1} END {exit !found}' "$record"; then
+    echo "== $name passed before at $commit" >&2
+    return 0
+  fi
   local log="$out/${name//\//-}.log" begin=$SECONDS result=ok figures
   echo "== $name $what" >&2
   "$@" >"$log" 2>&1 || { result=FAILED; failed=1; tail -40 "$log" >&2; }
-  grep -q -- '--- SKIP' "$log" && [ $result = ok ] && result=skipped
+  grep -q -- '--- SKIP' "$log" && ! grep -q -- '--- PASS' "$log" && [ $result = ok ] && result=skipped
   # Figures are what tests print behind "nightly:", or the lines of the older ones.
   figures=$(grep -hoE 'nightly: .*|[0-9]+ crash images.*|[0-9]+ damaged directories.*|[0-9]+ subsets were changed.*|audit: [0-9]+ samples.*|[0-9]+ passed.*in .*|--- SKIP.*|execs: [0-9]+' "$log" |
-    sed -E 's/^nightly: //' | awk '/^execs:/ {last = $0; next} {print}' | sort -u | paste -sd';' | sed 's/;/; /g')
+    sed -E 's/^nightly: //' | awk '/^execs:/ {last = $0; next} {print}' | sort -u | head -20 | paste -sd';' | sed 's/;/; /g')
   [ -n "$figures" ] || figures="passed"
   [ $result = FAILED ] && figures="see $log"
-  printf '%s\t%s\t%s\t%s\t%s s\n' "$name" "$what" "$result" "$figures" $((SECONDS - begin)) | tee -a "$table" >&2
+  note "$name" "$what" $result "$figures" $((SECONDS - begin))
 }
 
-# later NAME WHAT VARIABLE: a row whose test is not in this tree.
-later() { wanted "$1" && printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "not in this tree" "no test reads $3" "0 s" | tee -a "$table" >&2; }
+# later NAME WHAT WHY: a row that cannot run here.
+later() { wanted "$1" && note "$1" "$2" "not run" "$3" 0; }
 
 gotest() { go test -tags "$tags" -count=1 -v -timeout 4h "$@"; }
 
@@ -67,65 +105,115 @@ tests() {
     *.py) row "$name/$(basename "$f" .py)" "$what" env "$var=$count" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q -s "$f" ;;
     esac
   done
-  [ $any = 1 ] || later "$name" "$what" "$var"
+  [ $any = 1 ] || later "$name" "$what" "no test reads $var"
 }
 
 # fuzz SECONDS PACKAGE...: every target of the packages, for so long each; how often that was is in the figures.
 fuzz() { internal/tools/fuzz.sh "$@" | sed 's/^/nightly: /'; }
 
-row R1 "random histories without and with faults, orders: exactly once, one seed one trace" \
-  env LARDER_SIM_SEEDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^(TestRandomWorlds|TestOneSeedOneTrace)$' ./bench/...
-row G2 "orders of the sampler: worlds drawn at random, laws by chi squared" \
-  env LARDER_SIM_SEEDS="$(n 4000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestCorpus' ./dsa
-row R2/daemon "daemon SIGKILLed at random moments and failpoints; fixed orders unchanged" \
-  env LARDER_KILLS="$(n 1000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDaemonIsKilled$' ./internal/chaostest
-row R2/python "daemon SIGKILLed under Python's Loader" \
-  env LARDER_KILLS="$(n 200)" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q python/tests/test_e2e_restart.py -k killed_at_random
-row R3 "power failures: unsynced writes lost or reordered" \
-  env LARDER_CRASH_IMAGES="$(n 50000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestCrashImages$' ./internal/journal
-row R4/process "every call to the disk fails once, in process" gotest -run '^TestEveryCallFails$' ./internal/journal
-row R4/binary "the n-th call to the disk fails, real binary" \
-  env LARDER_DISK_FAILS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskFails$' ./internal/chaostest
-row R5 "damaged logs: flipped bits, zeroed pages, cuts, swapped records, old files" \
-  env LARDER_DAMAGED_LOGS="$(n 100000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDamagedLogs$' ./internal/journal
-tests R6 "client SIGKILLed, chains of resumes, other rank counts" LARDER_RESUMES "$(n 500)"
-row R7 "connections cut by a proxy, anywhere" \
-  env LARDER_CUTS="$(n 2000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestConnectionsAreCut$' ./internal/chaostest
-row R9/disk "the writer of the disk tier SIGKILLed" \
-  env LARDER_DISK_KILLS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestKill$' ./tiers/disk
-tests R11 "broken, hostile and odd images (and R23)" LARDER_CORPUS "$(n 1000)"
-row R12 "full disk, a real file system of 64 MiB" \
-  env LARDER_FULL_DISKS="$(n 50)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskIsFull$' ./internal/chaostest
-tests R12 "full disk, the log and the engine" LARDER_FULL_DISK "$(n 50)"
-row R13 "control group of 512 MiB, demand 5 GiB" \
-  env LARDER_MEMORY_SECONDS="$(n 600)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestLittleMemory$' ./internal/chaostest
-export LARDER_STOP_SECONDS
-LARDER_STOP_SECONDS=$(n 20)
-tests R16 "clients stopped (SIGSTOP) for 0 to 20 s" LARDER_STOPS "$(n 100)"
-tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
-row S "datasets of 100,000 files: listed, indexed, checked again" \
-  env LARDER_SHARDS="$(n 100000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestManyShards$' ./internal/source
-row R24 "parsers fuzzed (executions of each): journal, snapshot, token, frame, config, subset, audit log, records, workers" \
-  fuzz "$(n 240)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset ./internal/audit \
-  ./internal/record ./internal/prep/fields ./internal/engine/crew
-row K "kernels in C beside their twins in Go, cases at random" \
-  env LARDER_KERNEL_CASES="$(n 1000000)" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Kernel|EveryColor' ./internal/prep
-row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
-row R29 "whole simulated days with faults" \
-  env LARDER_SIM_DAYS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDays$' ./bench/...
-row W/worlds "workers of clients that come, leave, die, hang and lie, in virtual time" \
-  env LARDER_SIM_WORLDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestWorlds' ./internal/engine/crew
-tests W "worker processes killed at random: exactly once, no draw twice, audited" LARDER_WORKER_KILLS "$(n 500)"
-row W/stages "workers killed between stages of tasks, and the daemon under them, with the race detector" \
-  go test -race -tags "$tags" -count="$(n 30)" -timeout 4h -run '^(TestKilledWorkersBetweenStages|TestDaemonDiesUnderWorkers)$' ./internal/engine
-if [ -d .frameworks ]; then
-  row F "Lightning, Accelerate, Hugging Face Trainer: killed, resumed, ids counted" internal/tools/frameworks.sh bin/larder
-else
-  wanted F && printf 'F\treal frameworks\tnot installed\tmake test-frameworks installs them, 6 GB\t0 s\n' | tee -a "$table" >&2
+if in_part sim; then
+  row R1 "random histories without and with faults, orders: exactly once, one seed one trace" \
+    env LARDER_SIM_SEEDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^(TestRandomWorlds|TestOneSeedOneTrace)$' ./bench/...
+  row R29 "whole simulated days with faults" \
+    env LARDER_SIM_DAYS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDays$' ./bench/...
+  row W/worlds "workers of clients that come, leave, die, hang and lie, in virtual time" \
+    env LARDER_SIM_WORLDS="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestWorlds' ./internal/engine/crew
+fi
+if in_part dsa; then
+  row G2 "orders of the sampler: worlds drawn at random, laws by chi squared" \
+    env LARDER_SIM_SEEDS="$(n 4000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestCorpus' ./dsa
+  row G2/laws "the sampler, its baselines and the simulators in their long forms" gotest ./dsa/... ./bench/... ./cachepolicy/...
+fi
+if in_part journal; then
+  row R3 "power failures: unsynced writes lost or reordered" \
+    env LARDER_CRASH_IMAGES="$(n 50000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestCrashImages$' ./internal/journal
+  row R4/process "every call to the disk fails once, in process" gotest -run '^TestEveryCallFails$' ./internal/journal
+  row R4/binary "the n-th call to the disk fails, real binary" \
+    env LARDER_DISK_FAILS="$(n 20)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskFails$' ./internal/chaostest
+  row R5 "damaged logs: flipped bits, zeroed pages, cuts, swapped records, old files" \
+    env LARDER_DAMAGED_LOGS="$(n 100000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDamagedLogs$' ./internal/journal
+  row R9/disk "the writer of the disk tier SIGKILLed" \
+    env LARDER_DISK_KILLS="$(n 200)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestKill$' ./tiers/disk
+fi
+if in_part kills; then
+  row R2/daemon "daemon SIGKILLed at random moments and failpoints; fixed orders unchanged" \
+    env LARDER_KILLS="$(n 1000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDaemonIsKilled$' ./internal/chaostest
+  row R2/python "daemon SIGKILLed under Python's Loader" \
+    env LARDER_KILLS="$(n 200)" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q python/tests/test_e2e_restart.py -k killed_at_random
+  row R7 "connections cut by a proxy, anywhere" \
+    env LARDER_CUTS="$(n 2000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestConnectionsAreCut$' ./internal/chaostest
+  row R11/crash "images that crash the decoder, and its process" \
+    gotest -run '^(TestImageCrashesTheDecoder|TestInnocentSuspects|TestDecodersAreKilled|TestImageCrashesItsProcess|TestStartsRightAfterAKill|TestAFullDiskIsReported)$' ./internal/chaostest
+fi
+if in_part clients; then
+  tests R6 "client SIGKILLed, chains of resumes, other rank counts" LARDER_RESUMES "$(n 500)"
+  export LARDER_STOP_SECONDS
+  LARDER_STOP_SECONDS=$(n 20)
+  tests R16 "clients stopped (SIGSTOP) for 0 to 20 s" LARDER_STOPS "$(n 100)"
+  tests R17 "duplicate names, stale incarnations, two daemons" LARDER_STALE "$(n 2000)"
+  tests W "worker processes killed at random: exactly once, no draw twice, audited" LARDER_WORKER_KILLS "$(n 500)"
+  row W/stages "workers killed between stages of tasks, and the daemon under them, with the race detector" \
+    go test -race -tags "$tags" -count="$(n 30)" -timeout 4h -run '^(TestKilledWorkersBetweenStages|TestDaemonDiesUnderWorkers)$' ./internal/engine
+fi
+if in_part disks; then
+  tests R11 "broken, hostile and odd images (and R23)" LARDER_CORPUS "$(n 1000)"
+  row R12/full "full disk, a real file system of 64 MiB" \
+    env LARDER_FULL_DISKS="$(n 50)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDiskIsFull$' ./internal/chaostest
+  tests R12 "full disk, the log and the engine" LARDER_FULL_DISK "$(n 50)"
+  row R13 "control group of 512 MiB, demand 5 GiB" \
+    env LARDER_MEMORY_SECONDS="$(n 600)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestLittleMemory$' ./internal/chaostest
+  row S "datasets of 100,000 files: listed, indexed, checked again" \
+    env LARDER_SHARDS="$(n 100000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestManyShards$' ./internal/source
+fi
+if in_part parsers; then
+  row R24/state "parsers fuzzed (executions of each): journal, snapshot, token, frame, config, subset, audit log, records, workers" \
+    fuzz "$(n 180)" ./internal/journal ./internal/resume ./internal/session/wire ./internal/config ./internal/source/subset \
+    ./internal/audit ./internal/record
+fi
+if in_part formats; then
+  row R24/formats "parsers fuzzed (executions of each): packed files, stores, fields, workers, sandbox" \
+    fuzz "$(n 120)" ./internal/source/packed ./internal/store ./internal/prep/fields ./internal/prep/sandbox ./internal/engine/crew
+fi
+if in_part kernels; then
+  row K "kernels in C beside their twins in Go, cases at random" \
+    env LARDER_KERNEL_CASES="$(n 1000000)" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Kernel|EveryColor' ./internal/prep
+  row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
+fi
+if in_part go; then
+  row go "every Go test in its long form" gotest $(go list ./... | grep -vE '/(dsa|bench|cachepolicy|internal/chaostest)(/|$)')
+fi
+if in_part python; then
+  row python "every Python test, those of the nightly lane among them" \
+    env LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 LARDER_REQUIRE_TORCH=1 "$python" -m pytest -q python/tests bench/py \
+    -k 'not (azure or https or s3 or stores)'
+fi
+if in_part stores; then
+  row stores/python "Azurite, versitygw, nginx: Python" \
+    env LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1 LARDER_REQUIRE_NGINX=1 \
+    "$python" -m pytest -q python/tests -k 'azure or https or s3 or stores'
+  row stores/go "real servers: Go" env LARDER_REQUIRE_S3=1 go test -tags "$tags" -count=1 -v -timeout 4h -run 'Azurite|ARealServer' ./internal/...
+fi
+if in_part browser; then
+  row browser "a report of all benchmarks, seen by Chromium" make --no-print-directory test-report
+fi
+if in_part cross; then
+  row cross "64-bit ARM: build, vet, kernels under qemu" make --no-print-directory cross
+fi
+if in_part race; then
+  row race "every Go package under the race detector, 40 worlds" \
+    env LARDER_LANE= LARDER_SIM_SEEDS="$(n 40)" go test -race -short -tags "$tags" -count=1 -timeout 4h ./...
+fi
+if in_part frameworks; then
+  if [ -d .frameworks ]; then
+    row F "Lightning, Accelerate, Hugging Face Trainer: killed, resumed, ids counted" internal/tools/frameworks.sh bin/larder
+  else
+    later F "real frameworks" "not installed: make test-frameworks installs them, 6 GB"
+  fi
 fi
 
 echo
 echo "Rows at $scale % of their counts; R18 (no descriptor, segment, process or goroutine is left) is checked within R2, R4, R7, R12, R13, R16."
-awk -F '\t' '{printf "%-24s %-17s %7s  %s: %s\n", $1, $3, $5, $2, $4}' "$table"
-echo "all of it: $SECONDS s"
+awk -F '\t' '{printf "%-10s %-24s %-8s %8s  %s  %s: %s\n", $3, $4, $5, $7, $1, $6, $8}' "$record"
+awk -F '\t' '{seconds[$3] += $7} END {for (p in seconds) printf "%s: %d s\n", p, seconds[p]}' "$record" | sort
+[ ${#chosen[@]} -gt 0 ] || echo "parts: ${parts[*]}"
 exit $failed

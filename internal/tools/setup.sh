@@ -1,27 +1,28 @@
 #!/usr/bin/env bash
 # Installs what a target of the Makefile needs, and reports what it does.
 #
-#   internal/tools/setup.sh VENV           for `make test` and `make bench`
-#   internal/tools/setup.sh VENV TOOLS     for `make check`: also the pinned linters and generators, into the folder TOOLS
+#   internal/tools/setup.sh VENV             for `make test` and `make bench`
+#   internal/tools/setup.sh VENV TOOLS       for `make check`: also the pinned linters and generators, into the folder TOOLS
+#   internal/tools/setup.sh VENV nightly     for `make nightly`: also the writers of packed files in .venv-formats, an S3
+#                                            server, Azurite, nginx, a headless Chromium; into bin/tools of this tree
 #
-# On Debian as root it installs system packages: libjpeg-turbo's headers, a CPU PyTorch with torchvision to test against,
-# nginx as a web server with TLS, and a headless Chromium that looks at reports. Elsewhere it installs what pip has.
-#
-# Both build the S3 server of the tests, versitygw, into the folder TOOLS (bin/tools of this tree without one): two minutes
-# the first time.
+# On Debian as root it installs system packages: libjpeg-turbo's headers, and a CPU PyTorch with torchvision to test
+# against. Elsewhere it installs what pip has.
 #
 # Versions are pinned in internal/tools/{lint,proto,s3}/go.mod and internal/tools/python/requirements.txt.
 # A tool is built or installed again only when its version there differs from the version in TOOLS.
 set -euo pipefail
 venv=$1
-tools=${2-}
+tools=${2-} nightly=
+if [ "$tools" = nightly ]; then tools='' nightly=yes; fi
 here=$(cd "$(dirname "$0")" && pwd)
 say() { echo "setup: $*"; }
 
 packages=(libjpeg62-turbo-dev python3-venv python3-numpy python3-pil python3-pytest python3-torch python3-torchvision
-  nginx-light openssl)
-# The browser is installed separately: where its package has another name, the other packages are installed all the same.
-browser=chromium-headless-shell
+  openssl)
+[ -z "$nightly" ] || packages+=(nginx-light)
+# The browser is installed separately: its package has other names elsewhere, and the other packages must not miss.
+browser=${nightly:+chromium-headless-shell}
 for b in chromium chromium-headless-shell chromium-browser google-chrome; do
   command -v "$b" >/dev/null && browser=
 done
@@ -76,7 +77,7 @@ formats() {
 
 # s3_server builds versitygw. Without a network, its tests are skipped; in CI they are mandatory.
 s3_server() {
-  local tools=${tools:-$here/../../bin/tools}
+  local tools=$here/../../bin/tools
   mkdir -p "$tools"
   if ! (cd "$here/s3" && go mod download github.com/versity/versitygw) ||
     ! go_tool s3 github.com/versity/versitygw github.com/versity/versitygw/cmd/versitygw; then
@@ -87,7 +88,7 @@ s3_server() {
 
 # azurite installs the emulator of Azure at the version of its lock file. It needs npm, which no package list brings.
 azurite() {
-  local home=${tools:-$here/../../bin/tools}/azurite
+  local home=$here/../../bin/tools/azurite
   cmp -s "$here/azurite/package-lock.json" "$home/package-lock.json" &&
     [ -e "$home/node_modules/.bin/azurite-blob" ] && return
   if ! command -v npm >/dev/null; then
@@ -131,14 +132,13 @@ if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
   debian "${packages[@]}"
   [ -z "$browser" ] || debian "$browser"
 else
-  say "not root on Debian: no system package is installed (for the fast decoder, the PyTorch tests and a look at reports:" \
-    "${packages[*]} $browser)"
+  say "not root on Debian: no system package is installed (for the fast decoder and the tests: ${packages[*]} $browser)"
 fi
 environment
 if "$venv/bin/python" -c 'import torch, torchvision' 2>/dev/null; then
   say "testing against torch" \
     "$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)')"
-  formats
+  [ -z "$nightly" ] || formats
 elif [ -n "${CI:-}" ]; then
   say "torch and torchvision are mandatory in CI and could not be installed"
   exit 1
@@ -149,8 +149,10 @@ if [ -n "$tools" ]; then
   mkdir -p "$tools"
   tools=$(cd "$tools" && pwd)
 fi
-s3_server
-azurite
+if [ -n "$nightly" ]; then
+  s3_server
+  azurite
+fi
 if [ -n "$tools" ]; then
   go_tool lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint
   go_tool proto github.com/bufbuild/buf github.com/bufbuild/buf/cmd/buf
