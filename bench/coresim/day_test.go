@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -43,12 +44,9 @@ func day(seed uint64) (Model, []Client) {
 // TestDays simulates whole days, LARDER_SIM_DAYS of them; every epoch a client finished is whole, and one seed gives
 // one trace. A failing seed is run again alone with LARDER_SIM_DAY=SEED.
 func TestDays(t *testing.T) {
-	days, first := 3, uint64(0)
+	days, first := lane.Times(1, 3), uint64(0)
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_DAYS")); err == nil {
 		days = n
-	}
-	if testing.Short() {
-		days = 1
 	}
 	if n, err := strconv.ParseUint(os.Getenv("LARDER_SIM_DAY"), 10, 64); err == nil {
 		days, first = 1, n

@@ -10,6 +10,7 @@ import (
 	"larder/dsa"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -109,7 +110,7 @@ func disjoint(t *testing.T, parts []*Received, n int) (total int) {
 // make up the subset; also when one dies in the midst of it. Its successor begins the epoch afresh, for itself, and
 // from the next one on all is whole.
 func TestRanksDrawDisjointParts(t *testing.T) {
-	seeds := 300
+	seeds := lane.Times(100, 300)
 	if testing.Short() || invariant.Enabled {
 		seeds = 60
 	}

@@ -10,6 +10,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -134,7 +135,7 @@ func shareClients(r *xrand.Rand, n int) []Client {
 // TestNothingIsAugmentedTwiceForOneJob: the speeds of four jobs of a group differ by four; they die and come back,
 // break off, change subset, pause. No (job, sample, instance) comes twice, to whichever rank or client of the job.
 func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
-	seeds := 150
+	seeds := lane.Times(50, 150)
 	if testing.Short() || invariant.Enabled {
 		seeds = 30
 	}

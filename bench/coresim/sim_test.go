@@ -12,6 +12,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -230,7 +231,7 @@ func scenarioClients(r *xrand.Rand, n int) []Client {
 // TestRandomWorlds is the deterministic simulation: every seed is a world with faults, the core is checked after steps,
 // and every epoch a client finished must be whole. A failing seed is run again alone by its name.
 func TestRandomWorlds(t *testing.T) {
-	seeds := 400
+	seeds := lane.Times(120, 400)
 	if testing.Short() || invariant.Enabled { // every step is checked by the rooms themselves
 		seeds = 80
 	}

@@ -13,6 +13,7 @@ import (
 	"larder/internal/coordinator"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -110,7 +111,7 @@ func tiersClients(r *xrand.Rand) []Client {
 // its subset, each sample in the same instance (so, its bytes) as in a world without any cache, no budget is exceeded
 // at any step, and equal seeds give equal runs.
 func TestTheTiersChangeNothingButSpeed(t *testing.T) {
-	worlds := 40
+	worlds := lane.Times(14, 40)
 	if testing.Short() || invariant.Enabled {
 		worlds = 10
 	}

@@ -6,6 +6,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/ident"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand/xrandtest"
 )
 
@@ -67,7 +68,7 @@ func TestJoaderPair(t *testing.T) {
 func TestJoaderChain(t *testing.T) {
 	subsets := [][]ident.ObjectID{objects(0, 1, 2, 3), objects(0, 1, 2, 4, 5, 6), objects(0, 1, 4, 5, 7, 8, 9, 10)}
 	all := []ident.JobID{1, 2, 3}
-	const runs = 60_000
+	runs := lane.Times(20_000, 60_000)
 	first := func(seed uint64) ([]Pick, int) {
 		s := begin(t, "joader", seed, subsets...)
 		p := s.Round(all, nil)

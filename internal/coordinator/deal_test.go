@@ -8,6 +8,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/ident"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -218,7 +219,7 @@ func TestARankThatGoesHoldsNoOther(t *testing.T) {
 // TestRanksStayInStep: ranks get equally many batches in every epoch, no sample twice, and little is dropped; with any
 // bad samples, at any speeds, through deaths of daemons and cut connections.
 func TestRanksStayInStep(t *testing.T) {
-	n := 400
+	n := lane.Times(120, 400)
 	if testing.Short() {
 		n = 60
 	}

@@ -8,6 +8,7 @@ import (
 	"larder/dsa"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -38,7 +39,7 @@ func lefts(sample dsa.JobSpec, epoch, instance uint32, before, previous []ident.
 // one epoch, and daemons die between. What was handed out up to each token and what the last job gets is the subset,
 // once; the epoch after it is whole.
 func TestResumeChains(t *testing.T) {
-	n := 400
+	n := lane.Times(120, 400)
 	if testing.Short() {
 		n = 60
 	}

@@ -8,6 +8,7 @@ import (
 	"larder/dsa"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -96,7 +97,7 @@ type trainee struct {
 // Daemons die and connections are cut at any moment, and their jobs continue: every client gets every batch of every
 // epoch once, under its number, and every epoch is the subset, for any order, any ranks and any bad samples.
 func TestRestartsLoseNothing(t *testing.T) {
-	n := 400
+	n := lane.Times(120, 400)
 	if testing.Short() {
 		n = 60
 	}

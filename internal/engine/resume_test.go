@@ -14,6 +14,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/journal"
 	"larder/internal/resume"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -209,7 +210,7 @@ func onFS(t *testing.T, fs *journal.MemFS) func(*engine.Config) {
 func TestResumeThroughDeaths(t *testing.T) {
 	const n = 50
 	dir := folder(t, n)
-	for seed := range uint64(6) {
+	for seed := range uint64(lane.Times(3, 6)) {
 		r := xrand.New(seed, 2)
 		fs := journal.NewMemFS()
 		var had []int64

@@ -14,6 +14,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/invariant"
 	"larder/internal/shm"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 	"larder/tiers"
@@ -239,7 +240,7 @@ func (y *yard) end() {
 // die, hang, lie, answer twice and too late, beside jobs of images. LARDER_SIM_WORLDS of them; a failing seed is run
 // again alone with LARDER_SIM_WORLD=SEED.
 func TestWorlds(t *testing.T) {
-	seeds, first := 100, 0
+	seeds, first := lane.Times(30, 100), 0
 	if testing.Short() || invariant.Enabled {
 		seeds = 15
 	}
@@ -366,7 +367,7 @@ func TestWorkersThatLeaveCostNoSample(t *testing.T) {
 
 // What fails at every worker is bad, and nothing else is: not what was made, answered or asked for together with it.
 func TestOnlyTheCulpritIsBad(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(lane.Times(15, 40))
 	if testing.Short() || invariant.Enabled {
 		seeds = 8
 	}
