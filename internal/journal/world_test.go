@@ -10,11 +10,13 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/testenv"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
 // runs is how many cases a test does: n, or what the environment says for longer runs.
 func runs(t testing.TB, env string, n int) int {
+	n = lane.Times((n+2)/3, n)
 	if testing.Short() {
 		n /= 10
 	}

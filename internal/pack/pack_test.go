@@ -23,6 +23,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/prep"
 	"larder/internal/source"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -272,7 +273,7 @@ func failAfter(n int, with error) creator {
 
 // TestInterruptedRunsGiveTheSameBytes: a run that ends wherever it may is continued, to the very bytes.
 func TestInterruptedRunsGiveTheSameBytes(t *testing.T) {
-	root, every := photos(t, 7, 25), 1
+	root, every := photos(t, 7, 25), lane.Times(2, 1)
 	if testing.Short() {
 		every = 3
 	}
@@ -491,7 +492,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := xrand.New(1, 3)
-		for range 200 {
+		for range lane.Times(60, 200) {
 			s := m.Shards[r.IntN(len(m.Shards))]
 			path := filepath.Join(cfg.To.Dir, s.Name)
 			b, err := os.ReadFile(path)

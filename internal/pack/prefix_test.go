@@ -23,6 +23,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/store"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -200,7 +201,7 @@ func TestUploadsOverABadNetwork(t *testing.T) {
 // manifest before.
 func TestInterruptedRunsIntoStores(t *testing.T) {
 	codes := []string{"AccessDenied", "killed", "ExpiredToken"}
-	if testing.Short() {
+	if !lane.Nightly() {
 		codes = codes[:2]
 	}
 	for _, format := range []string{WDS, MDS} {

@@ -11,6 +11,7 @@ import (
 
 	"larder/internal/prep"
 	"larder/internal/record"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -193,7 +194,7 @@ func (c *jointCase) sample(t *testing.T, s *record.Schema, r *xrand.Rand, w, h i
 // gets.
 func TestTorchvision(t *testing.T) {
 	ask, kernels := torch(t)
-	n := 6
+	n := lane.Times(2, 6)
 	if _, err := fmt.Sscan(os.Getenv("LARDER_CASES"), &n); err != nil && os.Getenv("LARDER_CASES") != "" {
 		t.Fatal(err)
 	}
