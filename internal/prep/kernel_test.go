@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"larder/internal/testenv"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -31,8 +32,10 @@ func newFence(t *testing.T, size int) *fence {
 
 func (f *fence) last(n int) []byte { return f.mem[len(f.mem)-n:] }
 
-// kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def, of which -short leaves an eighth.
+// kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def in make nightly, of which make test leaves a
+// third and -short an eighth.
 func kernelCases(t *testing.T, def int) int {
+	def = lane.Times((def+2)/3, def)
 	if testing.Short() {
 		def = max(def/8, 1)
 	}

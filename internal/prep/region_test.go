@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"larder/internal/errs"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -168,7 +169,7 @@ func kernelSamples() int {
 	if testing.Short() {
 		return 1
 	}
-	return 4
+	return lane.Times(2, 4)
 }
 
 // TestDecodeIntoEqualsDecode: the short way from file to sample gives the bytes of the long one, for recipes that look
