@@ -18,6 +18,7 @@ cd "$(dirname "$0")/../.."
 scale=${LARDER_NIGHTLY:-100}
 tags=${TAGS-turbo}
 python=${PYTHON:-.venv/bin/python}
+case $python in /*) ;; *) python=$PWD/$python ;; esac
 out=${OUT:-out/nightly}
 read -ra rows <<<"${ROWS-}"
 parts=(sim dsa journal kills clients disks parsers formats kernels go python stores browser cross race frameworks)
@@ -33,7 +34,9 @@ commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo none)
 touch "$record"
 failed=0
 part=
-export LARDER_LANE=nightly
+export LARDER_LANE=nightly LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1 LARDER_REQUIRE_FORMATS=1 LARDER_REQUIRE_NGINX=1
+export LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 LARDER_PYTHON="$python"
+command -v npm >/dev/null && export LARDER_REQUIRE_AZURITE=1
 
 # n COUNT: that many, scaled, at least one.
 n() { local v=$(($1 * scale / 100)); echo $((v > 0 ? v : 1)); }
@@ -102,7 +105,7 @@ tests() {
       names=$(awk -v var="\"$var\"" '/^func Test/ {name = $2; sub(/\(.*/, "", name)} index($0, var) && name != "" {print name}' "$f" | sort -u | paste -sd'|')
       row "$name/$(basename "$(dirname "$f")")-$(basename "$f" _test.go)" "$what" env "$var=$count" go test -tags "$tags" -count=1 -v -timeout 4h -run "^($names)\$" "$(dirname "$f")"
       ;;
-    *.py) row "$name/$(basename "$f" .py)" "$what" env "$var=$count" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q -s "$f" ;;
+    *.py) row "$name/$(basename "$f" .py)" "$what" env "$var=$count" "$python" -m pytest -q -s "$f" ;;
     esac
   done
   [ $any = 1 ] || later "$name" "$what" "no test reads $var"
@@ -139,7 +142,7 @@ if in_part kills; then
   row R2/daemon "daemon SIGKILLed at random moments and failpoints; fixed orders unchanged" \
     env LARDER_KILLS="$(n 1000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestDaemonIsKilled$' ./internal/chaostest
   row R2/python "daemon SIGKILLed under Python's Loader" \
-    env LARDER_KILLS="$(n 200)" LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 "$python" -m pytest -q python/tests/test_e2e_restart.py -k killed_at_random
+    env LARDER_KILLS="$(n 200)" "$python" -m pytest -q python/tests/test_e2e_restart.py -k killed_at_random
   row R7 "connections cut by a proxy, anywhere" \
     env LARDER_CUTS="$(n 2000)" go test -tags "$tags" -count=1 -v -timeout 4h -run '^TestConnectionsAreCut$' ./internal/chaostest
   row R11/crash "images that crash the decoder, and its process" \
@@ -184,14 +187,13 @@ if in_part go; then
 fi
 if in_part python; then
   row python "every Python test, those of the nightly lane among them" \
-    env LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 LARDER_REQUIRE_TORCH=1 "$python" -m pytest -q python/tests bench/py \
+    "$python" -m pytest -q python/tests bench/py \
     -k 'not (azure or https or s3 or stores)'
 fi
 if in_part stores; then
   row stores/python "Azurite, versitygw, nginx: Python" \
-    env LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1 LARDER_REQUIRE_NGINX=1 \
     "$python" -m pytest -q python/tests -k 'azure or https or s3 or stores'
-  row stores/go "real servers: Go" env LARDER_REQUIRE_S3=1 go test -tags "$tags" -count=1 -v -timeout 4h -run 'Azurite|ARealServer' ./internal/...
+  row stores/go "real servers: Go" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Azurite|ARealServer' ./internal/...
 fi
 if in_part browser; then
   row browser "a report of all benchmarks, seen by Chromium" make --no-print-directory test-report
