@@ -95,7 +95,7 @@ def parse_pytest(code: int, output: str) -> Result:
     """Finds the failed tests in the short summary of pytest. Errors of fixtures (the auditor is one) are hard."""
     result = Result(code, output)
     for line in output.splitlines():
-        if m := re.match(r"FAILED (\S+::.+?)(?: - .*)?$", line):
+        if m := re.match(r"FAILED (\S+::[^\[\s]+(?:\[.*?\](?= - |$))?)", line):
             result.failed.append(m[1])
         elif line.startswith("ERROR "):
             result.hard = line

@@ -26,6 +26,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 GONE = HERE / "gone.txt"
+OUT = ROOT / "out" / "lanes.tsv"
 
 GO_TEST = re.compile(r"^func ((?:Test|Fuzz|Example)\w*)\(.*?^}", re.MULTILINE | re.DOTALL)
 
@@ -147,16 +148,15 @@ def main(arguments: list[str]) -> int:
              {"house": "HOUSE", "references": "REFERENCE_ROOMS"}.items()}
     sets = rooms | {lane: packages(lane) for lane in ("race", "invariants")}
     now = tests(tree())
-    out = ROOT / "out" / "lanes.tsv"
-    out.parent.mkdir(exist_ok=True)
+    OUT.parent.mkdir(exist_ok=True)
     count: dict[str, int] = {}
-    with out.open("w") as f:
+    with OUT.open("w") as f:
         for name, nightly in sorted(now.items()):
             lanes = lanes_of(name, nightly, sets)
             for lane in lanes:
                 count[lane] = count.get(lane, 0) + 1
             f.write(f"{name}\t{' '.join(lanes)}\n")
-    print(f"{len(now)} tests: " + ", ".join(f"{n} in {lane}" for lane, n in sorted(count.items())) + f" ({out})")
+    print(f"{len(now)} tests: " + ", ".join(f"{n} in {lane}" for lane, n in sorted(count.items())) + f" ({OUT})")
     wrong = [f"gone.txt: {name} exists" for name in gone if name in now]
     wrong += [f"gone.txt: {name} has no reason" for name, reason in gone.items() if not reason]
     if subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
