@@ -19,6 +19,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/testenv/lane"
 )
 
 func parquetOf[T any](t *testing.T, rows ...T) string {
@@ -173,7 +174,7 @@ func TestUnknownSchemes(t *testing.T) {
 // TestManyShards lists, looks at and indexes many files, reads some, and checks all again: with few files open at once,
 // with memory of the order of the index, and, where nothing has changed, without opening any.
 func TestManyShards(t *testing.T) {
-	n := 20_000
+	n := lane.Times(5000, 20_000)
 	if testing.Short() {
 		n = 5000
 	}

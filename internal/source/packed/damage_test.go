@@ -17,6 +17,7 @@ import (
 	pq "github.com/parquet-go/parquet-go"
 
 	"larder/internal/record"
+	"larder/internal/testenv/lane"
 )
 
 const (
@@ -30,13 +31,14 @@ const (
 	mostForDamaged = 32 << 20
 )
 
-// every is of how many of these places one is taken: the race detector has nothing to find in what one goroutine reads,
-// and makes that take ten times as long. How many flips are found at least is compared where all are tried.
+// every is of how many of these places one is taken: make nightly takes all. The race detector has nothing to find in
+// what one goroutine reads, and makes that take ten times as long. How many flips are found at least is compared where
+// all are tried.
 func every() int {
 	if testing.Short() {
 		return 8
 	}
-	return 1
+	return lane.Times(3, 1)
 }
 
 // misfit is an error about what a reader gave. It is a fault of the reader, and no way to refuse a file.
