@@ -78,7 +78,8 @@ test-portable: ## internal/prep as it is built without libjpeg-turbo
 .PHONY: race
 race: ## packages that start goroutines, under the race detector
 	$(RUN) go --flags "-race -short $(GO_TIMEOUT) -tags '$(TAGS)'" $$(internal/tools/lanes/packages.sh race)
-	$(RUN) go --flags "-race $(GO_TIMEOUT) -tags '$(TAGS)' -run 'Loop|Unread'" ./internal/coordinator
+	$(RUN) go --flags "-race $(GO_TIMEOUT) -tags '$(TAGS)' -run 'Loop|Unread|Concurrently'" \
+	  ./internal/coordinator ./tiers/residency
 
 .PHONY: invariants
 invariants: ## the pure packages, with their assertions

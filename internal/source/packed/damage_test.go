@@ -331,6 +331,7 @@ func TestRecordsOfDamagedFiles(t *testing.T) {
 
 // TestDamagedFilesOfOtherWriters damages files of records that their formats' own writers made.
 func TestDamagedFilesOfOtherWriters(t *testing.T) {
+	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
 	out := filepath.Join(t.TempDir(), "out")
 	python := formatsPython(t)
 	_, here, _, _ := runtime.Caller(0)

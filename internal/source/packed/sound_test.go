@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"larder/internal/record"
+	"larder/internal/testenv/lane"
 )
 
 // waveOf writes a .wav of 16 bits at 16 kHz, one channel.
@@ -197,6 +198,7 @@ func countHearing(t *testing.T, rows Rows, decoded, rates *int) {
 // TestASoundIsReadAndDecodedOnce: a sound gives two fields, and takes the reads of one of them. For its rate alone
 // nothing is decoded.
 func TestASoundIsReadAndDecodedOnce(t *testing.T) {
+	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
 	out := t.TempDir()
 	uris := written(t, out, "4", "sounds", "sounds_packed")
 	for _, c := range []struct{ name, field string }{
@@ -263,6 +265,7 @@ func TestASoundIsReadAndDecodedOnce(t *testing.T) {
 
 // TestValuesOfLMDBThatAreSound: what the first values are says what all are, unless ?value= does.
 func TestValuesOfLMDBThatAreSound(t *testing.T) {
+	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
 	out := t.TempDir()
 	written(t, out, "4", "sounds_packed")
 	mixed := "lmdb:" + filepath.Join(out, "4", "lmdb_mixed")

@@ -17,6 +17,7 @@ import (
 
 	"larder/internal/record"
 	"larder/internal/spool"
+	"larder/internal/testenv/lane"
 )
 
 // fileSet are files in memory by path; others are read from the disk.
@@ -183,6 +184,7 @@ var sameCode = []string{"columns_plain", "columns_decimals", "columns_old", "col
 // TestRecordsAreThoseOfTheFormatsOwnReaders compares every field of every sample, and then damages the files of the
 // last seed.
 func TestRecordsAreThoseOfTheFormatsOwnReaders(t *testing.T) {
+	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
 	out := t.TempDir()
 	for name, uri := range written(t, out, "1,2,3") {
 		b, err := os.ReadFile(filepath.Join(out, name+".json"))
