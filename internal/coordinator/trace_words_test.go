@@ -182,7 +182,7 @@ func (tr *trace) prepare(x Prepare) string {
 	switch {
 	case x.From == ident.Encoded:
 		how[0] = "take the encoded copy"
-	case tr.jobs[tr.names[x.Job]].reg.Sample.Mode == dsa.Blocks:
+	case tr.c.roster.blocks[blockOf(x.Key.Object)] != nil && tr.jobs[tr.names[x.Job]].reg.Sample.Mode == dsa.Blocks:
 		how[0] = fmt.Sprintf("take from block %d", blockOf(x.Key.Object))
 	}
 	if x.KeepEncoded {

@@ -38,6 +38,7 @@ var tracedWorlds = []struct {
 	{"share", "share group", []string{" share ", "for a: augment as instance 1", "into b epoch 1 step 0: copy instance 1"}},
 	{"blocks", "blocks", []string{"order=blocks", "read block", "take from block", "drop block"}},
 	{"blocks-share", "blocks of two jobs", []string{"into memory for a", "into memory for b", "drop block"}},
+	{"blocks-restart", "blocks, restart", []string{"order=blocks", "restart\n", "for lr: read, decode", "read block"}},
 	{"given", "a given order", []string{" given\n", "give lr", "refuse: ", "\nend\n"}},
 	{"given-restart", "a given order, restart", []string{" given\n", "restart\n", "give lr first=1"}},
 	{"outage", "outage", []string{"does not answer", "to try its place", "a place answers again"}},
