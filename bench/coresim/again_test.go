@@ -18,8 +18,8 @@ import (
 // interrupted are worlds in which clients and daemons come again, by what happens in them.
 var interrupted = []string{"cuts", "restarts", "resumes", "given", "blocks"}
 
-// interruptedWorld draws a random world of a kind: those of scenario, with connections that are cut and, in all kinds
-// but cuts, daemons that die.
+// interruptedWorld draws a random world of a kind: those of scenario, with connections that are cut, clients that take
+// ranks over and, in all kinds but cuts, daemons that die.
 func interruptedWorld(kind string, seed uint64) (Model, []Client) {
 	m, clients := scenario(seed)
 	r := xrand.New(seed, 79)
@@ -37,6 +37,12 @@ func interruptedWorld(kind string, seed uint64) (Model, []Client) {
 				c.Cuts = append(c.Cuts, c.Start+time.Duration(500+r.IntN(100_000))*time.Microsecond)
 			}
 			c.Away = time.Duration(r.IntN(20_000)) * time.Microsecond
+		}
+		if c.Spec.World == 1 && r.IntN(3) == 0 { // another client takes the rank before the lease is over
+			c.Die, c.Back = 1+r.IntN(8), time.Duration(r.IntN(30_000))*time.Microsecond
+			// Not paused as well. A daemon that dies while that client waits for the end of the pause leaves no record of its
+			// request, and the next daemon gives it the batches of the dead client again, as the same instances.
+			c.Pause = 0
 		}
 		switch {
 		case kind == "resumes" && r.IntN(3) > 0:

@@ -68,11 +68,11 @@ func TestDecisionsStayWhatTheyWere(t *testing.T) {
 		"refcount":      0x14e753909571d61d,
 		"s3-fifo":       0xb46caefbc0cd1960,
 		// interrupted worlds
-		"cuts":     0x000bcfd23b593add,
-		"restarts": 0x14022a5c598de09e,
-		"resumes":  0x1b6a4b390123c05b,
-		"given":    0x7966138d5c33db8a,
-		"blocks":   0x75aa3e757942392b,
+		"cuts":     0xf6a26c2af4e26f82,
+		"restarts": 0xa6b1c9b230513ea7,
+		"resumes":  0x14f34b4c47c64068,
+		"given":    0x83f87d7d026662df,
+		"blocks":   0x54fdc94edc778045,
 	}
 	all, inStep := xxhash.New(), xxhash.New()
 	for seed := range uint64(40) {
