@@ -25,7 +25,7 @@ import (
 //	register JOB samples=A-B batch=N [slots=N] [ranks=N] [order=MODE] [epochs=N] [on-error=skip] [drop-last] [even]
 //	    [ragged] [share] [given] [window=N] [seed=N] [recipe=N] [on-request]
 //	    ragged: rows of unequal size; on-request: an epoch begins when it is asked for, not before
-//	    [resumes=OLD step=N]    it begins with what job OLD left of epoch 0 after so many steps of each rank
+//	    [resumes=OLD epoch=N step=N]    it begins with what job OLD left of an epoch after so many steps of each rank
 //	attach JOB[/RANK]    start JOB[/RANK] [epoch=N]    join JOB ...    the last is all three, for every rank
 //	work [first=N]                   the workers do what was handed out, or the first N tasks of it
 //	hold records|prepares|fills, unhold    such effects are left undone
@@ -107,6 +107,10 @@ func (tr *trace) play(t *testing.T, d *datadriven.TestData) string {
 func (tr *trace) settle() {
 	tr.hold = func(e Effect) bool { return isWork(e) || tr.held(e) }
 	tr.run()
+	for tr.c.Deadline().Equal(tr.now) { // work that the Core does in slices, as its loop has it done
+		tr.step(Tick{})
+		tr.run()
+	}
 	tr.hold = tr.held
 }
 
@@ -185,8 +189,12 @@ func (tr *trace) register(a *args) {
 		}
 	})
 	if old := a.word("resumes", ""); old != "" {
-		before := tr.jobs[old].log.given(0, a.number("step", 0))
-		reg.Rest = lefts(reg.Sample, 0, 0, before, nil)
+		log, epoch := tr.jobs[old].log, uint32(a.number("epoch", 0))
+		e, previous := log.epochs[log.at(epoch)], []ident.ObjectID(nil)
+		if epoch > 0 {
+			previous = log.given(epoch-1, 1_000)
+		}
+		reg.Rest = lefts(reg.Sample, epoch, e.Instance, log.given(epoch, a.number("step", 0)), previous)
 	}
 	if tr.jobs[name] != nil {
 		tr.request("register", func(t Token) Event { return withToken(reg, t) })
@@ -236,7 +244,7 @@ func (tr *trace) join(a *args) {
 		tr.attaches(j, rank)
 	}
 	for rank := range j.peers {
-		tr.starts(j, rank, 0, 0)
+		tr.starts(j, rank, uint32(a.number("epoch", 0)), 0)
 	}
 }
 

@@ -66,6 +66,9 @@ func some(n int, one, more string) string {
 
 // tell writes an event and its effects down.
 func (tr *trace) tell(ev Event, effects []Effect) {
+	if _, tick := ev.(Tick); tick && len(effects) == 0 {
+		return
+	}
 	if l, said := tr.event(ev); said {
 		tr.add(l)
 	}

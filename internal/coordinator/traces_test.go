@@ -33,6 +33,7 @@ var tracedWorlds = []struct {
 	{"restart", "restart", []string{"restart\n", "lr is restored", "reconnect lr step=2"}},
 	{"restart-records", "restart before a record", []string{"hold records", "restart\n", "lr is restored"}},
 	{"resume", "resume", []string{"kill old", "resumes=old step=2", "an earlier job had samples"}},
+	{"resume-later", "resume in a later epoch", []string{"resumes=old epoch=1 step=1", "an earlier job had samples"}},
 	{"bad", "bad sample", []string{"spoil samples", "> failed: sample", "is bad: it is broken", "without the bad"}},
 	{"quarantine", "quarantine, substitute", []string{"on-error=substitute", "record: sample 2 of other is bad"}},
 	{"share", "share group", []string{" share ", "for a: augment as instance 1", "into b epoch 1 step 0: copy instance 1"}},
