@@ -34,7 +34,7 @@ type keeper struct {
 func (a *keeper) joined(*simClient) {}
 
 func (a *keeper) began(c *simClient, k *simRank) {
-	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: k.epoch, Begun: a.clock.now, Again: k.inc > 1,
+	k.rec = &Received{Job: c.c.Spec.Name, Rank: k.rank, Epoch: k.epoch, Begun: a.clock.now, Again: k.again,
 		Instance: map[ident.ObjectID]uint32{}}
 	a.epochs = append(a.epochs, k.rec)
 }

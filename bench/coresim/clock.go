@@ -58,6 +58,18 @@ func (c *clock) workedAt(t time.Duration, x task) {
 	c.agenda.Push(action{at: t, seq: c.next(), task: x})
 }
 
+// forgetTasks takes what workers and readers do off the agenda: their process has ended.
+func (c *clock) forgetTasks() {
+	kept := c.agenda[:0]
+	for _, a := range c.agenda {
+		if a.do != nil {
+			kept.Push(a)
+		}
+	}
+	clear(c.agenda[len(kept):])
+	c.agenda = kept
+}
+
 // advance takes the next action and moves to its time; false when there is none.
 func (c *clock) advance() (action, bool) {
 	if len(c.agenda) == 0 {
@@ -75,6 +87,7 @@ type task struct {
 	object    ident.ObjectID
 	fresh     bool // makes a working copy, unless a tier keeps the result
 	read      bool // must be read first
+	held      bool // its bytes lie in a block in memory
 	size      int64
 }
 

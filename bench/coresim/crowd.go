@@ -28,7 +28,10 @@ type crowd struct {
 	waiting               map[coordinator.Token]func(coordinator.Reply) // for a reply
 	token                 coordinator.Token
 	pending, joined, left int
-	pauses                int
+	pauses, cuts          int
+	open                  int // requests that are not answered
+	journal               journal
+	resumed               []Resumed
 	subsets               map[string][]Selection // by job
 }
 
@@ -83,6 +86,10 @@ type simRank struct {
 	inbox   []coordinator.Deliver
 	ended   map[uint32]*coordinator.EndEpoch
 	since   time.Duration // when it began to want a batch
+	told    int           // batches of the epoch that it has asked for, of order given; 1 more: and its end
+	away    bool          // it has lost its connection, and will come back
+	dead    bool          // its process has ended
+	again   bool          // it took the rank over from another client
 }
 
 func (k *simRank) become(p rankPhase) {
@@ -98,6 +105,7 @@ func (s *crowd) over() bool { return s.left == s.joined && s.pending == 0 }
 // ask steps the coordinator with a request, and calls then with its reply.
 func (s *crowd) ask(build func(coordinator.Token) coordinator.Event, then func(coordinator.Reply)) {
 	s.token++
+	s.open++
 	s.waiting[s.token] = then
 	s.report(build(s.token))
 }
@@ -106,12 +114,18 @@ func (s *crowd) ask(build func(coordinator.Token) coordinator.Event, then func(c
 func (s *crowd) replied(r coordinator.Reply) {
 	if then := s.waiting[r.Token]; then != nil {
 		delete(s.waiting, r.Token)
-		s.clock.after(0, func() { then(r) })
+		s.clock.after(0, func() {
+			s.open--
+			then(r)
+		})
 	}
 }
 
 // join registers a client and attaches its ranks.
-func (s *crowd) join(c *Client) {
+func (s *crowd) join(c *Client) { s.joinWith(c, nil) }
+
+// joinWith is join of a client that begins with what is left of an epoch; nil = with a whole one.
+func (s *crowd) joinWith(c *Client, rest *coordinator.Rest) {
 	s.joined++
 	s.pending--
 	s.ask(func(t coordinator.Token) coordinator.Event {
@@ -120,9 +134,11 @@ func (s *crowd) join(c *Client) {
 			bytes = s.m.Augment
 		}
 		s.machine.memory.sizes = append(s.machine.memory.sizes, augmented{c.Suffix, bytes})
-		return coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix,
+		reg := coordinator.Register{Token: t, Spec: c.Spec, Sample: c.Sample, Prefix: c.Prefix, Suffix: c.Suffix,
 			Share: c.Share,
-			Key:   c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names, Making: c.Making}
+			Key:   c.Key, AugmentedBytes: bytes, Dataset: c.Data, Names: c.Names, Making: c.Making, Rest: rest}
+		s.journal.registers(reg)
+		return reg
 	}, func(r coordinator.Reply) {
 		if r.Err != nil {
 			s.checks.fail("register %s: %v", c.Spec.Name, r.Err)
@@ -130,7 +146,7 @@ func (s *crowd) join(c *Client) {
 		}
 		sc := &simClient{c: c, id: r.Job, ranks: make([]*simRank, c.Spec.World), subset: c.Sample.Subset,
 			had: c.Sample.Subset}
-		s.subsets[c.Spec.Name] = []Selection{{0, c.Sample.Subset}}
+		s.subsets[c.Spec.Name] = selections(c, rest)
 		s.clients[r.Job] = sc
 		s.machine.join(r.Job, c)
 		if s.enrolled != nil {
@@ -143,6 +159,9 @@ func (s *crowd) join(c *Client) {
 		for i := range c.Spec.World {
 			s.attach(sc, i)
 		}
+		for n, at := range c.Cuts {
+			s.clock.at(at, func() { s.cut(sc, n%c.Spec.World, c.Away) })
+		}
 	})
 }
 
@@ -154,7 +173,7 @@ func (s *crowd) attach(c *simClient, rank int) {
 			s.checks.fail("attach %s: %v", c.c.Spec.Name, r.Err)
 			return
 		}
-		k := &simRank{rank: rank, inc: r.Inc, ended: map[uint32]*coordinator.EndEpoch{}}
+		k := &simRank{rank: rank, inc: r.Inc, ended: map[uint32]*coordinator.EndEpoch{}, again: c.ranks[rank] != nil}
 		c.ranks[rank] = k
 		s.iter(c, k, r.Epoch)
 	})
@@ -162,7 +181,7 @@ func (s *crowd) attach(c *simClient, rank int) {
 
 // iter is the client's iter(): the rank is asking.
 func (s *crowd) iter(c *simClient, k *simRank, epoch uint32) {
-	k.epoch, k.inEpoch, k.bad, k.since = epoch, 0, 0, s.clock.now
+	k.epoch, k.inEpoch, k.bad, k.since, k.told = epoch, 0, 0, s.clock.now, 0
 	s.seen.began(c, k)
 	s.ask(func(t coordinator.Token) coordinator.Event {
 		return coordinator.StartEpoch{Token: t, Job: c.id, Rank: k.rank, Inc: k.inc, Epoch: epoch}
@@ -174,6 +193,7 @@ func (s *crowd) iter(c *simClient, k *simRank, epoch uint32) {
 		if k.phase != gone {
 			k.batches = r.Batches
 			k.become(waiting)
+			s.tell(c, k)
 			s.next(c, k)
 		}
 	})
@@ -241,6 +261,9 @@ func (s *crowd) script(c *simClient, k *simRank) {
 	if subset := c.c.Change[k.got]; len(subset) > 0 && (k.rank == 0 || c.c.Alike) {
 		s.choose(c, k.rank, s.present(subset))
 	}
+	if c.c.Then != nil && k.rank == 0 && k.got >= c.c.Stop {
+		s.resumeElsewhere(c)
+	}
 	if k.rank == 0 && c.c.Pause > 0 && k.got == c.c.Pause {
 		s.pauses++
 		s.report(coordinator.Pause{Job: c.id, On: true})
@@ -287,7 +310,11 @@ func (s *crowd) detach(c *simClient, k *simRank) {
 // leave takes all ranks of a client away before its epochs are over.
 func (s *crowd) leave(c *simClient) {
 	for _, k := range c.ranks {
-		if k != nil && k.phase != gone {
+		if k == nil {
+			continue
+		}
+		k.away = false
+		if k.phase != gone {
 			s.detach(c, k)
 		}
 	}
@@ -296,7 +323,7 @@ func (s *crowd) leave(c *simClient) {
 
 // depart counts a client as soon as all its ranks are gone.
 func (s *crowd) depart(c *simClient) {
-	present := func(k *simRank) bool { return k == nil || k.phase != gone }
+	present := func(k *simRank) bool { return k == nil || k.phase != gone || k.away }
 	if c.departed || slices.ContainsFunc(c.ranks, present) {
 		return
 	}
@@ -346,8 +373,10 @@ func (s *crowd) take(c *simClient, k *simRank, x coordinator.Deliver) {
 	if k.phase == gone {
 		return
 	}
+	s.tell(c, k)
 	if k.rank == 0 && c.c.Die > 0 && k.got == c.c.Die && k.inc == 1 {
 		k.become(gone)
+		k.dead = true
 		s.report(coordinator.Detached{Job: c.id, Rank: k.rank, Inc: k.inc})
 		if c.c.Back > 0 {
 			s.clock.after(c.c.Back, func() { s.attach(c, k.rank) })

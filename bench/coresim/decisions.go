@@ -52,6 +52,10 @@ func (d *decisions) describe(e coordinator.Effect) {
 		d.describeFill(x)
 	case coordinator.Discard:
 		d.word(4, uint64(x.Flight))
+	case coordinator.HoldBlock:
+		d.word(16, uint64(x.Job), uint64(x.Block))
+	case coordinator.DropBlock:
+		d.word(17, uint64(x.Job), uint64(x.Block))
 	case coordinator.FreeKey:
 		d.word(5)
 		d.key(x.Key)

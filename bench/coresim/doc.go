@@ -3,9 +3,9 @@
 // decides. One seed gives one run: the same decisions in the same order, byte for byte.
 //
 // Run serves two uses. Without a Collector it is a test of the coordinator: everything that it asks for is checked
-// against a store of its own, clients may die, hang, pause and change their subsets, caches may lose entries, and all
-// that was delivered is kept. With one it is the simulator of larder bench sim, bench live and whatif (World): it
-// trusts, keeps nothing, and measures.
+// against a store of its own, clients may die, hang, pause, lose their connection and change their subsets, caches may
+// lose entries, the daemon may die and restore its jobs from a journal, and all that was delivered is kept. With one it
+// is the simulator of larder bench sim, bench live and whatif (World): it trusts, keeps nothing, and measures.
 //
 // Samples that workers of clients make are not the Model's: whoever needs them brings an Outside. The tests of
 // internal/engine/crew bring the daemon's own crew.

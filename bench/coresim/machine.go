@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/ident"
 )
@@ -15,6 +16,7 @@ type machine struct {
 	clock  *clock
 	checks *checks
 	report func(coordinator.Event)
+	after  func(time.Duration, func()) // as sim.ofDaemon
 
 	memory  memory
 	rows    rows
@@ -24,6 +26,7 @@ type machine struct {
 	meters  meters
 	jobs    map[ident.JobID]*machineJob
 	gone    map[ident.ObjectID]bool // removed files, which cannot be read any more
+	blocks  map[uint32]int          // blocks in memory, by how many jobs hold them
 
 	// The event that is being reported, so that a sample costs no allocation.
 	filled coordinator.Filled
@@ -34,7 +37,8 @@ type machine struct {
 type machineJob struct {
 	rowBytes int64
 	recipe   recipe
-	rates    *rates // of that recipe; nil until something of it was measured
+	block    func(ident.ObjectID) uint32 // of a job of mode Blocks; nil = it has another one
+	rates    *rates                      // of that recipe; nil until something of it was measured
 }
 
 // workers run tasks, the earliest turn first. Each worker is spare or has one task.
@@ -48,12 +52,13 @@ type workers struct {
 // mostCopies is how many working copies there are at most for each worker when a worker begins another one.
 const mostCopies = 4
 
-func newMachine(m *Model, clock *clock, c *checks, report func(coordinator.Event)) machine {
-	return machine{m: m, clock: clock, checks: c, report: report, memory: newMemory(m, c),
+func newMachine(m *Model, clock *clock, c *checks, report func(coordinator.Event),
+	after func(time.Duration, func())) machine {
+	return machine{m: m, clock: clock, checks: c, report: report, after: after, memory: newMemory(m, c),
 		rows: rows{written: map[coordinator.DeliveryID]*batchRows{}}, disk: newDisk(m.Storage),
 		workers: workers{all: m.Workers, spare: m.Workers}, bus: bucket{rate: m.Memory},
 		meters: meters{on: m.Measure > 0, recipes: map[recipe]*rates{}},
-		jobs:   map[ident.JobID]*machineJob{}, gone: map[ident.ObjectID]bool{}}
+		jobs:   map[ident.JobID]*machineJob{}, gone: map[ident.ObjectID]bool{}, blocks: map[uint32]int{}}
 }
 
 // join adds a job.
@@ -61,6 +66,9 @@ func (s *machine) join(id ident.JobID, c *Client) {
 	j := &machineJob{rowBytes: s.m.Augment, recipe: recipe{c.Data, c.Prefix, c.Suffix}}
 	if c.Augmented > 0 {
 		j.rowBytes = c.Augmented
+	}
+	if c.Sample.Mode == dsa.Blocks {
+		j.block = c.Sample.Block
 	}
 	s.jobs[id] = j
 }
@@ -158,7 +166,7 @@ func (s *machine) cost(t *task) time.Duration {
 			s.meters.augment(s.jobs[x.Into.Job], suffix())
 		}
 		s.meters.decode(s.jobs[x.Job], m.Decode(t.object))
-		if m.Storage == nil {
+		if m.Storage == nil && !t.held {
 			d += m.Read
 		}
 		return d
@@ -214,7 +222,7 @@ func (s *machine) worked(t task) {
 	}
 	switch x := t.what.(type) {
 	case coordinator.Prepare:
-		s.prepared(x)
+		s.prepared(x, t.held)
 	case coordinator.Augment:
 		s.augmented(x)
 	case *coordinator.Fill:
@@ -223,7 +231,8 @@ func (s *machine) worked(t task) {
 	s.serve()
 }
 
-func (s *machine) prepared(x coordinator.Prepare) {
+// prepared ends a preparation; held: its bytes were taken from a block in memory.
+func (s *machine) prepared(x coordinator.Prepare, held bool) {
 	o := x.Key.Object
 	ev := coordinator.Prepared{Flight: x.Flight, Bytes: s.m.Decoded(o)}
 	encoded := ident.Key{Object: o, Form: ident.Encoded}
@@ -237,6 +246,9 @@ func (s *machine) prepared(x coordinator.Prepare) {
 		ev.Read = s.m.Bytes(o)
 		if x.KeepEncoded {
 			ev.Encoded = s.memory.put(encoded, ev.Read)
+		}
+		if ev.Held = held; held {
+			ev.Read = 0
 		}
 	}
 	if why, bad := s.m.Bad[o]; bad {

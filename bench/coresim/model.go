@@ -49,6 +49,15 @@ type Client struct {
 	// Pause pauses the job when rank 0 got that many batches in all, for PauseFor; 0 = never.
 	Pause    int
 	PauseFor time.Duration
+	// Cuts are times at which the connection of a rank is cut, of one rank after the other. It comes back after Away.
+	Cuts []time.Duration
+	Away time.Duration
+	// Given are the batches of an epoch that the client asks for; with Spec.Given alone.
+	Given func(epoch uint32) [][]ident.ObjectID
+	// Then resumes, in a job of its own, what is left of the epoch when rank 0 got Stop batches in all and the job is
+	// killed; nil = never.
+	Then *Client
+	Stop int
 	// Making says who makes its samples: with Workers, the Model's Outside.
 	Making coordinator.Making
 }
@@ -106,6 +115,8 @@ type Model struct {
 	Resize   map[time.Duration]coordinator.TierConfig
 	Rates    map[time.Duration]coordinator.Rates // as measured from then on
 	Data     []DataChange
+	Block    int64           // bytes of a block of a job of mode Blocks
+	Restarts []time.Duration // when the daemon dies, and another one restores its jobs; not with Data or Change
 	Lease    time.Duration
 	Usable   func(int64) int64 // as coordinator.Config
 	Refill   func(sharers int) bool
@@ -143,11 +154,21 @@ type Result struct {
 	Failures []string
 	Jobs     []jobs.Job             // at the end
 	Paused   int                    // pauses
+	Cuts     int                    // connections that were cut
+	Restarts int                    // daemons that died
+	Resumed  []Resumed              // jobs that resumed what another one left of an epoch
 	Subsets  map[string][]Selection // by job, in the order given; a later one for the same epoch replaces the earlier
 	Tiers    []coordinator.TierView // at the end
 	Events   uint64                 // that the coordinator handled, and picks
 	Picks    uint64                 // among Events
 	CutOff   bool                   // at the limit of virtual time; only with a Collector
+}
+
+// Resumed is a job that resumed what another one left of an epoch.
+type Resumed struct {
+	Job, From string
+	Epoch     uint32
+	Before    []ident.ObjectID // what that one had of the epoch
 }
 
 // Subset is what a job was to draw in an epoch.

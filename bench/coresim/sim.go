@@ -31,6 +31,7 @@ type sim struct {
 	steps  int
 	picks  uint64
 	solves int
+	daemon int // how many daemons have died
 }
 
 var simEpoch = time.Unix(1_700_000_000, 0)
@@ -44,24 +45,15 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 	}
 	s := &sim{m: &m, decisions: decisions{hash: xxhash.New(), to: m.Decisions}}
 	s.checks.clock = &s.clock
-	s.machine = newMachine(&m, &s.clock, &s.checks, s.step)
-	core, err := coordinator.New(coordinator.Config{
-		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * m.Workers, Ahead: m.Ahead, Bytes: m.Bytes,
-		Usable: m.Usable, Refill: m.Refill,
-		Granule: func(_ ident.Form, n int64) int64 { return s.machine.memory.granules(n) },
-	})
-	if err != nil {
+	s.machine = newMachine(&m, &s.clock, &s.checks, s.step, s.ofDaemon)
+	if err := s.begin(); err != nil {
 		return nil, err
-	}
-	s.core = core
-	for _, t := range core.Tiers() {
-		s.machine.memory.budget[t.Form] = t.Budget
 	}
 	kept := &keeper{clock: &s.clock}
 	s.crowd = crowd{m: &m, clock: &s.clock, checks: &s.checks, seen: kept, machine: &s.machine, report: s.step,
-		running: func() []jobs.Job { return core.Jobs(false) }, pending: len(clients),
+		running: func() []jobs.Job { return s.core.Jobs(false) }, pending: len(clients),
 		clients: map[ident.JobID]*simClient{}, waiting: map[coordinator.Token]func(coordinator.Reply){},
-		subsets: map[string][]Selection{}}
+		subsets: map[string][]Selection{}, journal: newJournal(m.journals(clients))}
 	if m.trusts() {
 		s.crowd.seen = &collected{clock: &s.clock, to: m.Collect}
 	}
@@ -75,11 +67,30 @@ func Run(m Model, clients []Client, limit time.Duration) (*Result, error) {
 		return nil, err
 	}
 	return &Result{
-		Stats: core.Stats(), Epochs: kept.epochs, Elapsed: s.clock.now, Hash: s.decisions.hash.Sum64(),
+		Stats: s.core.Stats(), Epochs: kept.epochs, Elapsed: s.clock.now, Hash: s.decisions.hash.Sum64(),
 		Peak: s.machine.memory.peak, Solves: s.solves, Copies: s.machine.memory.mostCopies, Failures: s.checks.failures,
-		Jobs: core.Jobs(true), Paused: s.crowd.pauses, Subsets: s.crowd.subsets, Tiers: core.Tiers(), Events: s.events(),
-		Picks: s.picks, CutOff: cutOff,
+		Jobs: s.core.Jobs(true), Paused: s.crowd.pauses, Subsets: s.crowd.subsets, Tiers: s.core.Tiers(),
+		Events: s.events(), Picks: s.picks, CutOff: cutOff, Cuts: s.crowd.cuts, Restarts: s.daemon,
+		Resumed: s.crowd.resumed,
 	}, nil
+}
+
+// begin has a daemon run, with the tiers that the model has for it.
+func (s *sim) begin() error {
+	m := s.m
+	core, err := coordinator.New(coordinator.Config{
+		Seed: m.Seed, Tiers: m.Tiers, Lease: m.Lease, InFlight: 2 * m.Workers, Ahead: m.Ahead, Bytes: m.Bytes,
+		Usable: m.Usable, Refill: m.Refill,
+		Granule: func(_ ident.Form, n int64) int64 { return s.machine.memory.granules(n) },
+	})
+	if err != nil {
+		return err
+	}
+	s.core = core
+	for _, t := range core.Tiers() {
+		s.machine.memory.budget[t.Form] = t.Budget
+	}
+	return nil
 }
 
 // plan enters what the model and the clients do at times of their own.
@@ -93,6 +104,9 @@ func (s *sim) plan(clients []Client) {
 	}
 	for at, r := range s.m.Rates {
 		s.clock.at(at, func() { s.step(coordinator.Measured{Rates: r}) })
+	}
+	for _, at := range s.m.Restarts {
+		s.clock.at(at, s.restart)
 	}
 	for _, d := range s.m.Data {
 		s.clock.at(d.At, func() { s.crowd.changeData(d) })
@@ -215,8 +229,9 @@ func (s *sim) do(eff coordinator.Effect) {
 	}
 	switch x := eff.(type) {
 	case coordinator.Prepare:
+		held := s.machine.inBlock(x)
 		s.machine.add(task{turn: x.Turn, what: eff, object: x.Key.Object, fresh: x.Into == nil,
-			read: x.From == ident.Stored})
+			read: x.From == ident.Stored && !held, held: held})
 	case coordinator.Augment:
 		s.machine.add(task{turn: x.Turn, what: eff, object: x.Key.Object})
 	case *coordinator.Fill:
@@ -224,14 +239,17 @@ func (s *sim) do(eff coordinator.Effect) {
 	case coordinator.Discard:
 		s.machine.memory.discard(x.Flight)
 		s.machine.serve() // a worker may wait for room
-	case coordinator.HoldBlock, coordinator.DropBlock: // its jobs have no blocks
+	case coordinator.HoldBlock:
+		s.machine.holdBlock(x)
+	case coordinator.DropBlock:
+		s.machine.dropBlock(x)
 	case coordinator.FreeKey:
 		s.machine.memory.free(x.Key)
 	case coordinator.SetBudget:
 		s.machine.memory.budget[x.Form] = x.Bytes
 	case coordinator.Solve: // the daemon takes milliseconds for it; here they do not count
 		s.solves++
-		s.clock.after(0, func() { s.step(x.Do()) })
+		s.ofDaemon(0, func() { s.step(x.Do()) })
 	case coordinator.Deliver:
 		s.crowd.deliver(x)
 	case coordinator.EndEpoch:
@@ -240,10 +258,23 @@ func (s *sim) do(eff coordinator.Effect) {
 		s.crowd.closeRank(x)
 	case coordinator.Persist:
 		s.picks += assigned(x.Record)
-		s.clock.after(50*time.Microsecond, func() { s.step(coordinator.Persisted{Seq: x.Seq}) })
+		s.ofDaemon(50*time.Microsecond, func() {
+			s.crowd.journal.add(x.Record)
+			s.step(coordinator.Persisted{Seq: x.Seq})
+		})
 	case coordinator.Reply:
 		s.crowd.replied(x)
 	case coordinator.Complain:
 		s.checks.fail("job %d: %s", x.Job, x.Text)
 	}
+}
+
+// ofDaemon calls do when d has passed, unless the daemon has died by then.
+func (s *sim) ofDaemon(d time.Duration, do func()) {
+	was := s.daemon
+	s.clock.after(d, func() {
+		if s.daemon == was {
+			do()
+		}
+	})
 }

@@ -44,8 +44,8 @@ func large(mode dsa.Mode, policy string) (Model, []Client) {
 }
 
 // TestDecisionsStayWhatTheyWere compares hashes of all that the coordinator decided with recorded ones: what is done
-// for speed must not change a decision. To change some on purpose, record them again, and says in the changelog what is
-// decided otherwise.
+// for speed must not change a decision. To change some on purpose, record them again, and say in the changelog what is
+// decided otherwise. internal/coordinator/testdata has smaller worlds as text, to read what changed.
 func TestDecisionsStayWhatTheyWere(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("recorded where products are rounded before they are added; other processors may solve the split of memory " +
@@ -67,6 +67,12 @@ func TestDecisionsStayWhatTheyWere(t *testing.T) {
 		"lru":           0x52114840469369f0,
 		"refcount":      0x14e753909571d61d,
 		"s3-fifo":       0xb46caefbc0cd1960,
+		// interrupted worlds
+		"cuts":     0xf6a26c2af4e26f82,
+		"restarts": 0xa6b1c9b230513ea7,
+		"resumes":  0x14f34b4c47c64068,
+		"given":    0x83f87d7d026662df,
+		"blocks":   0x54fdc94edc778045,
 	}
 	all, inStep := xxhash.New(), xxhash.New()
 	for seed := range uint64(40) {
@@ -101,6 +107,9 @@ func TestDecisionsStayWhatTheyWere(t *testing.T) {
 		got[name] = res.Hash
 		t.Logf("%s: %d events, %d reads, %d decodes, %d augments, %d in place, %v evictions", name, res.Events,
 			res.Stats.SourceReads, res.Stats.Decodes, res.Stats.Augments, res.Stats.InPlace, res.Stats.Evictions)
+	}
+	for _, kind := range interrupted {
+		got[kind], _ = runInterrupted(t, kind, 0, recordedSeeds)
 	}
 	for name, want := range recorded {
 		if got[name] != want {

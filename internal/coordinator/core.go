@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"fmt"
 	"time"
 
 	"larder/cachepolicy"
@@ -245,5 +246,9 @@ func Members(objects []ident.ObjectID) *bits.Set {
 }
 
 func jobGone(j ident.JobID, name string) error {
-	return errs.New(errs.JobEnded, name, "register it again", "job %d %s has ended or was never registered", j, name)
+	who := fmt.Sprintf("job %d", j)
+	if name != "" {
+		who += " " + name
+	}
+	return errs.New(errs.JobEnded, name, "register it again", "%s has ended or was never registered", who)
 }

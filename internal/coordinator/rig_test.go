@@ -40,6 +40,7 @@ type rig struct {
 	bytes    func(ident.ObjectID) int64 // of a decoded sample; nil = sampleBytes
 	token    Token
 	see      func(Effect)              // sees each effect before it is done
+	told     func(Event, []Effect)     // sees each event, and the effects that it had
 	inBlock  func(ident.ObjectID) bool // the object lies in a block in memory
 	spoiled  bool                      // its state was broken on purpose: it is not checked at the end
 }
@@ -81,6 +82,9 @@ func decodedTier(t *testing.T, n int, change ...func(*Config)) *rig {
 func (r *rig) step(ev Event) []string {
 	r.t.Helper()
 	out := r.c.Step(r.now, ev, nil)
+	if r.told != nil {
+		r.told(ev, out)
+	}
 	var words []string
 	for _, e := range out {
 		words = append(words, describe(e))
