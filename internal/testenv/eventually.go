@@ -15,9 +15,17 @@ const (
 // an event where there is one.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
+	if !poll(cond) {
+		t.Fatalf("%s: it did not happen in %v", what, eventuallyBound)
+	}
+}
+
+// poll waits until cond is true. It returns false after the bound.
+func poll(cond func() bool) bool {
 	for end := time.Now().Add(eventuallyBound); !cond(); time.Sleep(eventuallyEvery) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: it did not happen in %v", what, eventuallyBound)
+			return false
 		}
 	}
+	return true
 }
