@@ -76,6 +76,8 @@ func TestFlow(t *testing.T) {
 	<-clock.After(max(p.long, clock.Duration(len(t.Name()))))
 	<-clock.After(clock.Duration(len(t.Name()))) // 1
 	within(t, 10*clock.Second) // 1
+	within(t, 20*clock.Second) // 1
+	<-clock.After(2*clock.Minute - 90*clock.Second) // 1
 	within(t, 10*clock.Minute)
 	local := func(d clock.Duration) { clock.AfterFunc(d, func() {}) }
 	local(30 * clock.Millisecond) // 1

@@ -169,8 +169,13 @@ func (j *judge) refuse(bound ast.Expr, what string) {
 	case !l.known:
 		j.report(bound.Pos(), what+" with a length that is no constant")
 	case l.wait > 0 && l.wait < leastBound:
-		if !j.inBubble(bound.Pos()) {
-			j.report(l.at, fmt.Sprintf("%s after %v", what, l.wait))
+		if len(l.short) == 0 {
+			l.short = []short{{bound.Pos(), l.wait}}
+		}
+		for _, s := range l.short {
+			if !j.inBubble(bound.Pos()) {
+				j.report(s.at, fmt.Sprintf("%s after %v", what, s.wait))
+			}
 		}
 	}
 }
@@ -236,7 +241,20 @@ func declared(d *ast.FuncDecl) string {
 type length struct {
 	wait  time.Duration
 	known bool
-	at    token.Pos // of the constant
+	short []short // constants that make it shorter than leastBound
+}
+
+type short struct {
+	at   token.Pos
+	wait time.Duration
+}
+
+func constantly(wait time.Duration, at token.Pos) length {
+	l := length{wait: wait, known: true}
+	if wait > 0 && wait < leastBound {
+		l.short = []short{{at, wait}}
+	}
+	return l
 }
 
 // least returns the least value of an expression: constants, sums and products of them, and variables, fields and
@@ -245,10 +263,11 @@ func (j *judge) least(e ast.Expr, seen []types.Object) length {
 	e = ast.Unparen(e)
 	if v := j.info.Types[e].Value; v != nil {
 		if i := constant.ToInt(v); i.Kind() == constant.Int {
-			n, exact := constant.Int64Val(i)
-			return length{time.Duration(n), exact, e.Pos()}
+			if n, exact := constant.Int64Val(i); exact {
+				return constantly(time.Duration(n), e.Pos())
+			}
 		}
-		return length{at: e.Pos()}
+		return length{}
 	}
 	switch e := e.(type) {
 	case *ast.BinaryExpr:
@@ -256,31 +275,36 @@ func (j *judge) least(e ast.Expr, seen []types.Object) length {
 	case *ast.CallExpr:
 		return j.called(e, seen)
 	case *ast.CompositeLit:
-		return length{0, j.isOfTime(e, "Time") && len(e.Elts) == 0, e.Pos()} // no deadline
+		return length{known: j.isOfTime(e, "Time") && len(e.Elts) == 0} // no deadline
 	case *ast.Ident, *ast.SelectorExpr:
 		o := j.object(e)
 		if o == nil || slices.Contains(seen, o) {
-			return length{at: e.Pos()}
+			return length{}
 		}
-		seen = append(slices.Clip(seen), o)
-		out, unknown := length{}, len(j.sources[o]) == 0
-		for _, s := range j.sources[o] {
-			l := j.least(s, seen)
-			if !l.known {
-				unknown = true
-			} else if l.wait > 0 && (!out.known || l.wait < out.wait) && !j.inBubble(s.Pos()) {
-				out = l
-			}
-		}
-		if unknown && (!out.known || out.wait >= leastBound) {
-			return length{at: e.Pos()}
-		}
-		if out.at == token.NoPos { // it was given nothing, or only what stands in bubbles
-			return length{0, true, e.Pos()}
-		}
-		return out
+		return j.given(o, append(slices.Clip(seen), o))
 	}
-	return length{at: e.Pos()}
+	return length{}
+}
+
+// given returns the least of what the package gives a variable, a field or a parameter outside of bubbles.
+func (j *judge) given(o types.Object, seen []types.Object) length {
+	out, unknown := length{}, len(j.sources[o]) == 0
+	for _, s := range j.sources[o] {
+		if j.inBubble(s.Pos()) {
+			continue
+		}
+		l := j.least(s, seen)
+		unknown = unknown || !l.known
+		if l.known && l.wait > 0 && (!out.known || l.wait < out.wait) {
+			out.wait, out.known = l.wait, true
+		}
+		out.short = append(out.short, l.short...)
+	}
+	if unknown && len(out.short) == 0 {
+		return length{}
+	}
+	out.known = true
+	return out
 }
 
 // called returns the least that a call may return.
@@ -304,17 +328,17 @@ func (j *judge) called(c *ast.CallExpr, seen []types.Object) length {
 	s, ok := ast.Unparen(c.Fun).(*ast.SelectorExpr)
 	switch {
 	case j.isCall(c, "time", "Now"):
-		return length{0, true, c.Pos()}
+		return length{known: true}
 	case j.isCall(c, "time", "Until") && len(c.Args) == 1:
 		return j.least(c.Args[0], seen)
 	case ok && s.Sel.Name == "Add" && len(c.Args) == 1:
 		return combined(token.ADD, j.least(s.X, seen), j.least(c.Args[0], seen))
 	}
-	return length{at: c.Pos()}
+	return length{}
 }
 
 func combined(op token.Token, a, b length) length {
-	out := length{known: a.known && b.known, at: b.at}
+	out := length{known: a.known && b.known, short: slices.Concat(a.short, b.short)}
 	switch op {
 	case token.ADD:
 		out.wait = a.wait + b.wait
@@ -328,6 +352,9 @@ func combined(op token.Token, a, b length) length {
 		}
 	default:
 		out.known = false
+	}
+	if !out.known || out.wait >= leastBound {
+		out.short = nil
 	}
 	return out
 }

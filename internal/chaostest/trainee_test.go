@@ -69,10 +69,17 @@ func (tr *trainee) run(ctx context.Context) error {
 		case err == nil:
 			return nil
 		case (errs.Is(err, errs.Unavailable) || starved(err)) && ctx.Err() == nil:
-			time.Sleep(2 * time.Millisecond)
+			tr.pause(2 * time.Millisecond)
 		default:
 			return fmt.Errorf("job %s rank %d, epoch %d step %d: %w", tr.spec.GetName(), tr.rank, tr.epoch, tr.next, err)
 		}
+	}
+}
+
+// pause is that of a client before it asks again, or the step of a training.
+func (tr *trainee) pause(d time.Duration) {
+	if d > 0 {
+		time.Sleep(d)
 	}
 }
 
@@ -136,7 +143,7 @@ func (tr *trainee) attach(ctx context.Context, c *client.Conn) (*client.Stream, 
 			Pid: int32(os.Getpid()), Client: tr.known})
 		switch {
 		case errs.Is(err, errs.RankHeld) && time.Now().Before(wait): // the daemon has not seen the end of the last connection
-			time.Sleep(time.Millisecond)
+			tr.pause(time.Millisecond)
 		case errs.Is(err, errs.Stale) && inc > 0 && inc < tr.inc+tr.asked:
 			inc++
 		default:
@@ -181,9 +188,7 @@ func (tr *trainee) read(ctx context.Context, st *client.Stream) error {
 		}
 		tr.mu.Unlock()
 		tr.next++
-		if tr.step > 0 {
-			time.Sleep(tr.step)
-		}
+		tr.pause(tr.step)
 		tr.taken.Add(1)
 		b.Release()
 	}
@@ -271,6 +276,12 @@ func (c *class) more(n int64) {
 		}
 		return true
 	})
+}
+
+// took returns what says whether all trainees together have taken n more batches.
+func (c *class) took(n int) func() bool {
+	want := c.taken() + int64(n)
+	return func() bool { c.check(); return c.taken() >= want }
 }
 
 // check fails the test when a trainee has failed.
