@@ -262,12 +262,16 @@ func (c *class) taken() (n int64) {
 // more waits until every trainee has taken n more batches; a trainee that ends before fails the test.
 func (c *class) more(n int64) {
 	c.t.Helper()
+	eventually(c.t, fmt.Sprintf("every trainee takes %d batches", n), c.each(n))
+}
+
+// each returns what says whether every trainee has taken n more batches.
+func (c *class) each(n int64) func() bool {
 	from := make([]int64, len(c.all))
 	for i, tr := range c.all {
 		from[i] = tr.taken.Load()
 	}
-	c.t.Helper()
-	eventually(c.t, fmt.Sprintf("every trainee takes %d batches", n), func() bool {
+	return func() bool {
 		c.check()
 		for i, tr := range c.all {
 			if tr.taken.Load() < from[i]+n {
@@ -275,7 +279,7 @@ func (c *class) more(n int64) {
 			}
 		}
 		return true
-	})
+	}
 }
 
 // took returns what says whether all trainees together have taken n more batches.
