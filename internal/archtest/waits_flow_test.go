@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
+	"strings"
 )
 
 // findSources notes what each variable, field and parameter of the package is given.
@@ -210,9 +211,8 @@ func (j *judge) findBubbles() {
 
 // isEntry says whether go test itself calls a function.
 func isEntry(d *ast.FuncDecl) bool {
-	return d.Recv == nil && slices.ContainsFunc([]string{"Test", "Benchmark", "Fuzz", "Example", "init"}, func(s string) bool {
-		return len(d.Name.Name) >= len(s) && d.Name.Name[:len(s)] == s
-	})
+	starts := func(s string) bool { return strings.HasPrefix(d.Name.Name, s) }
+	return d.Recv == nil && slices.ContainsFunc([]string{"Test", "Benchmark", "Fuzz", "Example", "init"}, starts)
 }
 
 func (j *judge) inBubble(p token.Pos) bool {

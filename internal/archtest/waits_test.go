@@ -66,7 +66,8 @@ type span struct{ from, to token.Pos }
 func (s span) holds(p token.Pos) bool { return s.from <= p && p < s.to }
 
 // waitsIn returns the waits of a package's tests that depend on the clock.
-func waitsIn(fset *token.FileSet, root string, files []*ast.File, info *types.Info, test func(*ast.File) bool) []finding {
+func waitsIn(fset *token.FileSet, root string, files []*ast.File, info *types.Info,
+	test func(*ast.File) bool) []finding {
 	j := &judge{fset: fset, root: root, info: info, pkg: files, test: test, sources: map[types.Object][]ast.Expr{}}
 	j.findSources()
 	j.findBubbles()

@@ -32,9 +32,9 @@ func (d *daemon) decoders() (pids []int) {
 	return pids
 }
 
-// TestDecodersAreKilled: SIGKILL to the processes that decode, after random numbers of batches, while four jobs train. The daemon
-// lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: none of them is left.
-// LARDER_KILLS is how many.
+// TestDecodersAreKilled: SIGKILL to the processes that decode, after random numbers of batches, while four jobs train.
+// The daemon lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: none of them
+// is left. LARDER_KILLS is how many.
 func TestDecodersAreKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 20)
 	r := seed(t)

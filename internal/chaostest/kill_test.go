@@ -27,8 +27,8 @@ func points() (out []string) {
 const inALife = 120
 
 // TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. A random moment is
-// when a random number of batches has been taken. All jobs continue; the auditor finds every epoch whole; a fixed order is that of a daemon that was not killed. LARDER_KILLS is how
-// many.
+// when a random number of batches has been taken. All jobs continue; the auditor finds every epoch whole; a fixed order
+// is that of a daemon that was not killed. LARDER_KILLS is how many.
 func TestDaemonIsKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 24)
 	r := seed(t)
