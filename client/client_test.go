@@ -20,6 +20,7 @@ import (
 	"larder/internal/session"
 	"larder/internal/session/sessiontest"
 	"larder/internal/shm"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -40,6 +41,8 @@ type daemon struct {
 
 type service struct {
 	larderv1.UnimplementedLarderServiceServer
+
+	listing func() // called when ListJobs is asked, which does not answer
 }
 
 func (service) GetStats(_ context.Context, r *larderv1.GetStatsRequest) (*larderv1.GetStatsResponse, error) {
@@ -51,12 +54,20 @@ func (service) RegisterJob(context.Context, *larderv1.RegisterJobRequest) (*lard
 		Hint: "try label < 6", RetryAfter: time.Second}
 }
 
-func (service) ListJobs(ctx context.Context, _ *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
+func (s service) ListJobs(ctx context.Context, _ *larderv1.ListJobsRequest) (*larderv1.ListJobsResponse, error) {
+	if s.listing != nil {
+		s.listing()
+	}
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
 func start(t testing.TB, jobs map[string]sessiontest.Job) *daemon {
+	t.Helper()
+	return serve(t, jobs, service{})
+}
+
+func serve(t testing.TB, jobs map[string]sessiontest.Job, as service) *daemon {
 	t.Helper()
 	fds, segs := openFDs(t), segments()
 	dir, err := os.MkdirTemp("", "larder-test")
@@ -64,7 +75,7 @@ func start(t testing.TB, jobs map[string]sessiontest.Job) *daemon {
 		t.Fatal(err)
 	}
 	d := &daemon{t: t, socket: filepath.Join(dir, "s"), engine: sessiontest.New(jobs)}
-	d.Server = session.NewServer(session.Config{Engine: d.engine, Service: service{}})
+	d.Server = session.NewServer(session.Config{Engine: d.engine, Service: as})
 	l, err := session.Listen(d.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -357,7 +368,8 @@ func TestEpochsOnlyGoUp(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	d := start(t, map[string]sessiontest.Job{"a": {}})
+	ends := testenv.NewDeadline(t.Context())
+	d := serve(t, map[string]sessiontest.Job{"a": {}}, service{listing: ends.Pass})
 	c := d.dial()
 	if h := c.Hello(); h.GetVersion() != "test" || h.GetAbi() != session.ABI || h.GetPid() != int32(os.Getpid()) {
 		t.Errorf("hello: %v", h)
@@ -379,9 +391,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := c.Call(ctx, "ListJobs", &larderv1.ListJobsRequest{}, new(larderv1.ListJobsResponse)); !errors.Is(err,
+	if err := c.Call(ends, "ListJobs", &larderv1.ListJobsRequest{}, new(larderv1.ListJobsResponse)); !errors.Is(err,
 		context.DeadlineExceeded) {
 		t.Errorf("a call that takes too long: %v", err)
 	}
@@ -432,10 +442,21 @@ func TestNoDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := client.Dial(ctx, l.Addr().String()); !errs.Is(err, errs.Unavailable) {
+	ends, heard := testenv.NewDeadline(t.Context()), make(chan error, 1)
+	go func() {
+		defer ends.Pass()
+		c, err := l.Accept()
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+			defer c.Close()
+		}
+		heard <- err
+	}()
+	if _, err := client.Dial(ends, l.Addr().String()); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("a mute daemon: %v", err)
+	}
+	if err := <-heard; err != nil {
+		t.Errorf("the mute daemon was told nothing: %v", err)
 	}
 }
 
@@ -528,9 +549,7 @@ func TestDrain(t *testing.T) {
 func TestDrainGivesUp(t *testing.T) {
 	d := start(t, map[string]sessiontest.Job{"a": {}})
 	d.attach("a", 0)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := d.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := d.Shutdown(testenv.DeadlineOnWait(t.Context())); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Shutdown with a client attached: %v", err)
 	}
 }
@@ -587,9 +606,10 @@ func TestManySessions(t *testing.T) {
 // await waits until the engine has seen something.
 func (d *daemon) await(ok func(sessiontest.Counts) bool) {
 	d.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(d.engine.Counts()); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			d.t.Fatalf("the engine has seen %+v", d.engine.Counts())
+	defer func() {
+		if d.t.Failed() {
+			d.t.Logf("the engine has seen %+v", d.engine.Counts())
 		}
-	}
+	}()
+	testenv.Eventually(d.t, "what the engine is to see", func() bool { return ok(d.engine.Counts()) })
 }

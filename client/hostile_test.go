@@ -8,7 +8,6 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,6 +15,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -313,12 +313,10 @@ func TestEarlyNextEpoch(t *testing.T) {
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-	defer cancel()
 	if err := s.StartEpoch(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Next(testenv.DeadlineOnWait(t.Context())); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nothing comes: %v", err)
 	}
 }

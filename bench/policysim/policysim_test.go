@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -18,6 +17,7 @@ import (
 	"larder/cachepolicy/policytest"
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
@@ -381,13 +381,8 @@ func TestTinyLFU(t *testing.T) {
 			t.Errorf("bytes %d: %+v", bytes, x)
 		}
 	}
-	for i := 0; runtime.NumGoroutine() > before && i < 60_000; i++ {
-		runtime.Gosched()
-		time.Sleep(time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines, %d before", n, before)
-	}
+	testenv.Eventually(t, fmt.Sprintf("its goroutines end: %d are left", before),
+		func() bool { return runtime.NumGoroutine() <= before })
 	if r := replay(t, generate(t, trace.Spec{Family: "crossed", Samples: 100, Jobs: 1, Epochs: 2, Seed: 2}),
 		Config{Caches: []int64{10}}); r.Find("tinylfu", 10) != nil {
 		t.Error("the same input would not give the same figures")

@@ -61,7 +61,7 @@ func show(t *testing.T, page string, dark bool) (look, string) {
 		args = append(args, "--blink-settings=preferredColorScheme=0")
 	}
 	cmd := exec.CommandContext(t.Context(), browser(t), append(args, "file://"+path)...)
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = time.Minute
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

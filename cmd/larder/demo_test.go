@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"larder/internal/demo"
+	"larder/internal/testenv"
 )
 
 // TestDemo runs the built binary, since the demo starts itself again as its daemons and clients.
@@ -67,7 +68,7 @@ func (d *demoRun) run(at func(line string)) int {
 		d.t.Fatal(err)
 	}
 	// A demo that hangs must not take the whole test run with it.
-	timer := time.AfterFunc(2*time.Minute, func() { _ = d.cmd.Process.Kill() })
+	timer := time.AfterFunc(10*time.Minute, func() { _ = d.cmd.Process.Kill() })
 	defer timer.Stop()
 	for s := bufio.NewScanner(pipe); s.Scan(); {
 		d.log.WriteString(s.Text() + "\n")
@@ -209,11 +210,7 @@ func demoKilled(t *testing.T, bin string) {
 			_ = d.cmd.Process.Kill()
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); len(d.processes()) > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("children survived: %v", d.processes())
-		}
-	}
+	testenv.Eventually(t, "the children of a killed demo end", func() bool { return len(d.processes()) == 0 })
 	left, err := os.ReadDir(d.tmp)
 	if err != nil || len(left) != 1 {
 		t.Fatalf("left: %v, %v; a killed demo leaves its folder", left, err)

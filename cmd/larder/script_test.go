@@ -226,7 +226,7 @@ func cmdEnded(ts *testscript.TestScript, _ bool, args []string) {
 	b := named(ts, args[0])
 	select {
 	case <-b.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(5 * time.Minute):
 		ts.Fatalf("the daemon runs on\n%s", b.log.String())
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".log"), []byte(b.log.String()), 0o600))

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/imagegen"
 	"larder/internal/rpc"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -60,11 +62,8 @@ func (c *counting) RecordTrace(ctx context.Context, r *larderv1.RecordTraceReque
 func (c *calls) more(t *testing.T, n int) {
 	t.Helper()
 	read := func() int { c.mu.Lock(); defer c.mu.Unlock(); return c.n }
-	for from, end := read(), time.Now().Add(time.Minute); read() < from+n; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the recorder does not ask")
-		}
-	}
+	from := read()
+	testenv.Eventually(t, "the recorder asks", func() bool { return read() >= from+n })
 }
 
 // breakable is a daemon that can go away, and a recorder of it.
@@ -74,6 +73,7 @@ type breakable struct {
 	d       *daemon.Daemon
 	closed  bool
 	asked   calls
+	dialed  atomic.Int64 // how often a successor was looked for
 	stop    chan struct{}
 	done    chan error
 	said    bytes.Buffer // after done
@@ -118,6 +118,7 @@ func (b *breakable) record() {
 	t.Cleanup(func() { _ = closer.Close() })
 	r := &traceRecording{c: &counting{conn, &b.asked}, a: trace.NewAssembler("test", 1<<26), err: &b.said,
 		dial: func(ctx context.Context) (larderv1.LarderServiceClient, io.Closer, error) {
+			b.dialed.Add(1)
 			c, closer, err := rpc.Dial(ctx, b.cfg.Socket)
 			if err != nil {
 				return nil, nil, err
@@ -203,7 +204,7 @@ func (s *student) attach(b *breakable) {
 // take takes n batches, or all that are left.
 func (s *student) take(n int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
 	defer cancel()
 	for range n {
 		b, err := s.st.Next(ctx)
@@ -367,7 +368,8 @@ func TestRecordingEndsWithItsDaemon(t *testing.T) {
 				}
 				b.open()
 			} else {
-				time.AfterFunc(300*time.Millisecond, func() { close(b.stop) })
+				testenv.Eventually(t, "the recorder looks for the daemon", func() bool { return b.dialed.Load() > 0 })
+				close(b.stop)
 			}
 			err := <-b.done
 			if !errs.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "went away") ||

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	larderv1 "larder/proto/larder/v1"
 )
@@ -33,9 +32,9 @@ func (d *daemon) decoders() (pids []int) {
 	return pids
 }
 
-// TestDecodersAreKilled: SIGKILL at random moments to the processes that decode, while four jobs train. The daemon
-// lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: none of them is left.
-// LARDER_KILLS is how many.
+// TestDecodersAreKilled: SIGKILL to the processes that decode, after random numbers of batches, while four jobs train.
+// The daemon lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: none of them
+// is left. LARDER_KILLS is how many.
 func TestDecodersAreKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 20)
 	r := seed(t)
@@ -43,8 +42,7 @@ func TestDecodersAreKilled(t *testing.T) {
 	d.must()
 	c := train(d, specs(images(t, 90, 320, 240), "decoders-"), 0)
 	for range kills {
-		c.check()
-		time.Sleep(time.Duration(10+r.IntN(60)) * time.Millisecond)
+		eventually(t, "some batches are taken", c.took(1+r.IntN(12)))
 		if pids := d.decoders(); len(pids) > 0 {
 			_ = syscall.Kill(pids[r.IntN(len(pids))], syscall.SIGKILL)
 		}

@@ -22,9 +22,13 @@ func points() (out []string) {
 	return out
 }
 
-// TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. All jobs continue;
-// the auditor finds every epoch whole; a fixed order is that of a daemon that was not killed. LARDER_KILLS is how
-// many.
+// inALife is how many batches are taken in a life that is to reach a failpoint. It ends then: not every life writes a
+// snapshot.
+const inALife = 120
+
+// TestDaemonIsKilled (R2): SIGKILL at random moments and at every failpoint, while four jobs train. A random moment is
+// when a random number of batches has been taken. All jobs continue; the auditor finds every epoch whole; a fixed order
+// is that of a daemon that was not killed. LARDER_KILLS is how many.
 func TestDaemonIsKilled(t *testing.T) {
 	kills := times(t, "LARDER_KILLS", 24)
 	r := seed(t)
@@ -38,7 +42,7 @@ func TestDaemonIsKilled(t *testing.T) {
 	for kill := range kills {
 		c.check()
 		if kill%2 == 0 { // at a random moment
-			time.Sleep(time.Duration(r.IntN(60_000)) * time.Microsecond)
+			eventually(t, "some batches are taken", c.took(r.IntN(40)))
 			d.kill()
 			moments++
 			d.must()
@@ -52,8 +56,8 @@ func TestDaemonIsKilled(t *testing.T) {
 		}
 		d.kill()
 		if ok := d.start(fmt.Sprintf("%s:%d", p, n)); ok {
-			if _, died := d.died(300 * time.Millisecond); !died {
-				d.kill() // not every life writes a snapshot
+			if _, died := d.diesBy("the jobs train", c.took(inALife)); !died {
+				d.kill()
 			}
 		}
 		if strings.Contains(d.log.String(), "failpoint reached") {
@@ -132,7 +136,7 @@ func TestDiskFails(t *testing.T) {
 			started := d.start(fmt.Sprintf("%s:EIO:%d", p, n))
 			code, died := 0, !started
 			if started {
-				code, died = d.died(300 * time.Millisecond)
+				code, died = d.diesBy("the jobs train", c.took(inALife))
 			} else {
 				code = d.cmd.ProcessState.ExitCode()
 			}

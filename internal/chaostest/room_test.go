@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,9 +16,9 @@ import (
 // while jobs train. The daemon waits or stops, and nothing that was given out is lost. LARDER_FULL_DISKS is how many
 // times.
 func TestDiskIsFull(t *testing.T) {
-	cycles, looks := times(t, "LARDER_FULL_DISKS", 3), 20
+	cycles, unharmed := times(t, "LARDER_FULL_DISKS", 3), 10_000 // batches; room of its own is used up before
 	if cycles > 3 {
-		looks = 80
+		unharmed *= 4
 	}
 	r := seed(t)
 	dir := images(t, 60, 24, 20)
@@ -40,24 +39,23 @@ func TestDiskIsFull(t *testing.T) {
 	d.state = filepath.Join(mount, "state")
 	d.must()
 	c := train(d, specs(dir, "full-"), 0)
-	stopped, waited, unharmed := 0, 0, 0
+	stopped, waited, ownRoom := 0, 0, 0
 	filler := filepath.Join(mount, "filler")
 	for range cycles {
 		c.more(2)
 		if err := fill(filler, int64(r.IntN(8))<<10); err != nil {
 			t.Fatal(err)
 		}
-		var code int
-		var died, waits bool
-		for n := range looks { // until it shows: a daemon has some room of its own
-			before := c.taken()
-			if code, died = d.died(time.Duration(100+r.IntN(100)) * time.Millisecond); died {
-				break
+		enough := c.took(unharmed) // until it shows: a daemon has some room of its own
+		waits := false
+		code, died := d.diesBy("it waits, or trains with room of its own", func() bool {
+			if enough() {
+				return true
 			}
-			if waits = c.taken() == before; waits && n > 0 {
-				break
-			}
-		}
+			out, _ := d.cli("jobs", "ls")
+			waits = strings.Contains(out, " disk")
+			return waits
+		})
 		switch {
 		case died && code != 8:
 			t.Fatalf("the daemon ended with %d on a full disk: %s", code, d.log.String())
@@ -66,17 +64,15 @@ func TestDiskIsFull(t *testing.T) {
 		case waits:
 			waited++
 		default:
-			unharmed++ // it had room of its own
+			ownRoom++ // it had room of its own
 		}
 		if err := os.Remove(filler); err != nil {
 			t.Fatal(err)
 		}
-		n := c.taken()
 		if died {
 			d.must()
 		} else { // it continues, or is about to end
-			eventually(t, "it continues or ends", func() bool { _, ended := d.died(0); return ended || c.taken() > n })
-			if _, ended := d.died(100 * time.Millisecond); ended {
+			if _, ended := d.diesBy("all jobs continue", c.each(1)); ended {
 				d.must()
 			}
 		}
@@ -84,7 +80,7 @@ func TestDiskIsFull(t *testing.T) {
 	}
 	c.finish()
 	figure(t, "%d times a full disk of 64 MiB: the daemon stopped %d times, waited %d, had room of its own %d; %d "+
-		"epochs read to their end", cycles, stopped, waited, unharmed, c.epochs())
+		"epochs read to their end", cycles, stopped, waited, ownRoom, c.epochs())
 }
 
 // fill writes a file until the disk has only slack bytes left.
@@ -162,7 +158,8 @@ func (g *group) used() (n int64) {
 }
 
 // TestLittleMemory (R13): a daemon with 512 MiB is asked for far more: decoded, the images of its jobs are 5 GiB at
-// night. The kernel kills no process, and all jobs continue. LARDER_MEMORY_SECONDS is how long.
+// night. The kernel kills no process, and all jobs continue. LARDER_MEMORY_SECONDS is how long on two processors: a
+// second stands for four batches.
 func TestLittleMemory(t *testing.T) {
 	slow(t)
 	const limit = 512 << 20
@@ -187,9 +184,8 @@ func TestLittleMemory(t *testing.T) {
 	// again.
 	c := train(d, jobs, 0, func(tr *trainee) { tr.wait = 9 * patience })
 	var most int64
-	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end) || c.taken() < 20; {
-		time.Sleep(20 * time.Millisecond)
-		c.check()
+	enough := c.took(max(20, 4*seconds))
+	steadily(t, "enough batches", c.taken, func() bool {
 		most = max(most, g.used())
 		if k := g.kills(t); k > 0 {
 			t.Fatalf("the kernel killed %d processes for memory: %s", k, d.log.String())
@@ -199,11 +195,12 @@ func TestLittleMemory(t *testing.T) {
 			t.Fatalf("the daemon ended: %v %s", d.cmd.ProcessState, d.log.String())
 		default:
 		}
-	}
+		return enough()
+	})
 	c.finish()
 	d.stop()
-	figure(t, "%d s in a control group of 512 MiB, %d images of 10.2 MB: 0 killed, at most %d MiB used, %d batches taken",
-		seconds, n, most>>20, c.taken())
+	figure(t, "in a control group of 512 MiB, %d images of 10.2 MB: 0 killed, at most %d MiB used, %d batches taken",
+		n, most>>20, c.taken())
 	if most > limit {
 		t.Errorf("%d bytes of %d", most, limit)
 	}

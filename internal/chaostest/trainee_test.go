@@ -69,10 +69,17 @@ func (tr *trainee) run(ctx context.Context) error {
 		case err == nil:
 			return nil
 		case (errs.Is(err, errs.Unavailable) || starved(err)) && ctx.Err() == nil:
-			time.Sleep(2 * time.Millisecond)
+			tr.pause(2 * time.Millisecond)
 		default:
 			return fmt.Errorf("job %s rank %d, epoch %d step %d: %w", tr.spec.GetName(), tr.rank, tr.epoch, tr.next, err)
 		}
+	}
+}
+
+// pause is that of a client before it asks again, or the step of a training.
+func (tr *trainee) pause(d time.Duration) {
+	if d > 0 {
+		time.Sleep(d)
 	}
 }
 
@@ -136,7 +143,7 @@ func (tr *trainee) attach(ctx context.Context, c *client.Conn) (*client.Stream, 
 			Pid: int32(os.Getpid()), Client: tr.known})
 		switch {
 		case errs.Is(err, errs.RankHeld) && time.Now().Before(wait): // the daemon has not seen the end of the last connection
-			time.Sleep(time.Millisecond)
+			tr.pause(time.Millisecond)
 		case errs.Is(err, errs.Stale) && inc > 0 && inc < tr.inc+tr.asked:
 			inc++
 		default:
@@ -181,9 +188,7 @@ func (tr *trainee) read(ctx context.Context, st *client.Stream) error {
 		}
 		tr.mu.Unlock()
 		tr.next++
-		if tr.step > 0 {
-			time.Sleep(tr.step)
-		}
+		tr.pause(tr.step)
 		tr.taken.Add(1)
 		b.Release()
 	}
@@ -257,12 +262,16 @@ func (c *class) taken() (n int64) {
 // more waits until every trainee has taken n more batches; a trainee that ends before fails the test.
 func (c *class) more(n int64) {
 	c.t.Helper()
+	eventually(c.t, fmt.Sprintf("every trainee takes %d batches", n), c.each(n))
+}
+
+// each returns what says whether every trainee has taken n more batches.
+func (c *class) each(n int64) func() bool {
 	from := make([]int64, len(c.all))
 	for i, tr := range c.all {
 		from[i] = tr.taken.Load()
 	}
-	c.t.Helper()
-	eventually(c.t, fmt.Sprintf("every trainee takes %d batches", n), func() bool {
+	return func() bool {
 		c.check()
 		for i, tr := range c.all {
 			if tr.taken.Load() < from[i]+n {
@@ -270,7 +279,13 @@ func (c *class) more(n int64) {
 			}
 		}
 		return true
-	})
+	}
+}
+
+// took returns what says whether all trainees together have taken n more batches.
+func (c *class) took(n int) func() bool {
+	want := c.taken() + int64(n)
+	return func() bool { c.check(); return c.taken() >= want }
 }
 
 // check fails the test when a trainee has failed.

@@ -31,8 +31,8 @@ import (
 	"larder/internal/xrand"
 )
 
-// patience is for what takes well under a second on a quiet machine.
-const patience = 20 * time.Second
+// patience is for what takes well under a second on a quiet machine: a busy one never reaches it.
+const patience = 5 * time.Minute
 
 // larder is the binary under test, with failpoints.
 var larder string
@@ -286,6 +286,19 @@ func (d *daemon) died(wait time.Duration) (int, bool) {
 	return d.cmd.ProcessState.ExitCode(), true
 }
 
+// diesBy waits until the daemon has ended, or something else has happened. It returns the exit code; false when the
+// daemon lives on.
+func (d *daemon) diesBy(what string, happened func() bool) (int, bool) {
+	d.t.Helper()
+	code, died := 0, false
+	eventually(d.t, "the daemon ends, or "+what, func() bool {
+		happens := happened() // before it is looked at: what happened later does not hide its end
+		code, died = d.died(0)
+		return died || happens
+	})
+	return code, died
+}
+
 // look finds what a daemon must never say.
 func (d *daemon) look() {
 	d.t.Helper()
@@ -333,31 +346,25 @@ func (d *daemon) holds() (fds, memfds int) {
 	return len(ents), memfds
 }
 
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for range int(patience / (10 * time.Millisecond)) {
-		if f() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("it never came about: %s\n%s", what, stacks())
+// withStacks is a test whose failure shows the stacks of all goroutines.
+type withStacks struct{ testing.TB }
+
+func (w withStacks) Fatalf(format string, args ...any) {
+	w.Helper()
+	w.TB.Fatalf("%s\n%s", fmt.Sprintf(format, args...), stacks())
 }
 
-// steadily is eventually for what takes long: it fails only when nothing has moved for as long as patience.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	testenv.Eventually(withStacks{t}, what, f)
+}
+
+// steadily is eventually for what takes long: it fails only when nothing has moved for as long as that waits.
 func steadily(t testing.TB, what string, moved func() int64, f func() bool) {
 	t.Helper()
-	const look = 10 * time.Millisecond
-	last, still := moved(), time.Duration(0)
-	for !f() {
-		time.Sleep(look)
-		still += look
-		if now := moved(); now != last {
-			last, still = now, 0
-		}
-		if still >= patience {
-			t.Fatalf("it never came about: %s\n%s", what, stacks())
-		}
+	for over := false; !over; {
+		last := moved()
+		eventually(t, what, func() bool { over = f(); return over || moved() != last })
 	}
 }
 

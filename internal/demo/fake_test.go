@@ -194,7 +194,7 @@ func fakeRunner(t *testing.T, scenario string) *runner {
 			Jobs: 4, Samples: minSamples, Epochs: 2, Seed: 5, Share: "none", Report: report,
 		},
 		binary: os.Args[0], prefix: []string{"fake", scenario},
-		patience: patience{start: 30 * time.Second, job: 30 * time.Second, stop: 2 * time.Second},
+		patience: patience{start: 5 * time.Minute, job: 5 * time.Minute, stop: 2 * time.Second},
 		dialMeter: func(_ context.Context, socket string) (meter, error) {
 			return fakeMeter{strings.Contains(socket, "/s/d0/"), new(atomic.Int64)}, nil
 		},

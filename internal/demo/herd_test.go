@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"larder/internal/testenv"
 )
 
 // The test binary plays the children: this variable says which.
@@ -155,11 +157,10 @@ func TestHerdChildrenDieWithAKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.done
-	for deadline := time.Now().Add(20 * time.Second); alive(pid); {
-		if time.Now().After(deadline) {
+	t.Cleanup(func() {
+		if t.Failed() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatal("the grandchild survived its parent")
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	})
+	testenv.Eventually(t, "the grandchild ends with its parent", func() bool { return !alive(pid) })
 }

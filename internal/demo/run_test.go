@@ -109,7 +109,7 @@ func TestDemoSaysWhatWentWrong(t *testing.T) {
 	} {
 		t.Run(scenario, func(t *testing.T) {
 			r := fakeRunner(t, scenario)
-			r.patience = patience{start: 20 * time.Second, job: 20 * time.Second, stop: 200 * time.Millisecond}
+			r.patience = patience{start: 5 * time.Minute, job: 5 * time.Minute, stop: 200 * time.Millisecond}
 			switch scenario {
 			case "mute", "stuck":
 				r.patience.job = 700 * time.Millisecond

@@ -124,6 +124,7 @@ type Config struct {
 	disk  disk          // for tests
 	ahead int64         // 0 = aheadBytes
 	beat  time.Duration // 0 = beatEvery
+	quiet int           // 0 = quietBeats
 }
 
 // Progress is how far a run is.
@@ -144,6 +145,9 @@ func (c *Config) check() error {
 	}
 	if c.beat == 0 {
 		c.beat = beatEvery
+	}
+	if c.quiet == 0 {
+		c.quiet = quietBeats
 	}
 	if c.disk.create == nil {
 		c.disk.create = create

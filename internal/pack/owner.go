@@ -82,6 +82,7 @@ func (o *owner) dead(n ownership) bool {
 type owner struct {
 	t     *prefix
 	every time.Duration
+	quiet int // looks at a note that does not change, until its run counts as ended
 	note  ownership
 	end   context.CancelFunc // of the beats
 	ended chan struct{}
@@ -93,9 +94,9 @@ type owner struct {
 
 // own claims the place, or says who works on it. It waits where a run seems to be there, until that run has said that
 // it lives, or nothing for long.
-func own(ctx context.Context, t *prefix, every time.Duration) (*owner, error) {
+func own(ctx context.Context, t *prefix, every time.Duration, quiet int) (*owner, error) {
 	host, _ := os.Hostname() // for messages
-	o := &owner{t: t, every: every, ended: make(chan struct{}),
+	o := &owner{t: t, every: every, quiet: quiet, ended: make(chan struct{}),
 		note: ownership{ID: rand.Text(), Host: host, Place: place(), PID: os.Getpid()}}
 	for range maxClaims {
 		in, err := o.write(ctx, o.t.w.Create)
@@ -135,10 +136,10 @@ func (o *owner) write(ctx context.Context, put putter) (in store.Info, err error
 
 // outlive returns nil when the run that wrote a note has ended.
 func (o *owner) outlive(ctx context.Context, there ownership, etag string) error {
-	for beat := 0; beat < quietBeats; beat++ {
+	for beat := 0; beat < o.quiet; beat++ {
 		dead := o.dead(there)
 		if dead {
-			beat = quietBeats // nothing to wait for
+			beat = o.quiet // nothing to wait for
 		} else {
 			select {
 			case <-time.After(o.every):
@@ -236,7 +237,7 @@ func (o *owner) check(ctx context.Context) error {
 	defer o.mu.Unlock()
 	o.lost = errs.New(errs.AlreadyExists, o.t.uri, "wait until the other run ends, then run the same command again",
 		"packing into %s: another run took the place over, because this one gave no sign of life for %s", o.t.uri,
-		o.every*quietBeats)
+		o.every*time.Duration(o.quiet))
 	return o.lost
 }
 

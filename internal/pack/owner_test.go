@@ -32,7 +32,7 @@ func TestASecondRunIntoAStoreIsRefused(t *testing.T) {
 	must(t, cfg)
 	want := tree(t, cfg.To.Dir)
 	b := newBucket(t)
-	cfg.To, cfg.beat = Target{MDS, "s3://data/p"}, 400*time.Millisecond
+	cfg.To, cfg.beat, cfg.quiet = Target{MDS, "s3://data/p"}, 20*time.Millisecond, 15_000 // looks in five minutes
 	begun, refused := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	b.faulty(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
@@ -170,10 +170,7 @@ func TestABeatUnderWayIsNotTheLastWord(t *testing.T) {
 		beats.Do(func() {
 			close(beating)
 			stop()
-			select {
-			case <-removed: // too early
-			case <-time.After(aWhile): // the removal waits for the answer
-			}
+			comes(removed) // that would be too early: the removal waits for the answer
 		})
 		next.ServeHTTP(w, late)
 		return true
@@ -205,9 +202,12 @@ func lasting(t *testing.T, r *http.Request) *http.Request {
 }
 
 // gone waits for the client of a request to go, who is to wait for the answer.
-func gone(r *http.Request) bool {
+func gone(r *http.Request) bool { return comes(r.Context().Done()) }
+
+// comes waits for what must not come.
+func comes(event <-chan struct{}) bool {
 	select {
-	case <-r.Context().Done():
+	case <-event:
 		return true
 	case <-time.After(aWhile):
 		return false

@@ -88,7 +88,7 @@ func openPrefix(ctx context.Context, cfg *Config, o options) (target, *Manifest,
 	if err := t.mustBeOurs(ctx, there); err != nil {
 		return nil, nil, err
 	}
-	if t.own, err = own(ctx, t, cfg.beat); err != nil {
+	if t.own, err = own(ctx, t, cfg.beat, cfg.quiet); err != nil {
 		return nil, nil, err
 	}
 	m, err := t.begun(ctx)

@@ -22,6 +22,7 @@ import (
 
 	"larder/internal/errs"
 	"larder/internal/ident"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
@@ -491,8 +492,7 @@ func TestCancel(t *testing.T) {
 	// Someone else walks the root: a waiter gives up with its context.
 	rs := c.rootState(place{uri: "imagefolder:" + root, root: root})
 	must(t, rs.lock(t.Context()))
-	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
+	ctx = testenv.DeadlineOnWait(t.Context())
 	if _, err := c.Add(ctx, "", "imagefolder:"+root); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // S3Server is versitygw, a real S3 server, on the loopback address.
@@ -113,17 +112,21 @@ func freePort(t testing.TB) string {
 
 // answers waits until a server speaks HTTP.
 func answers(url string, ended <-chan struct{}) error {
-	for begun := time.Now(); time.Since(begun) < time.Minute; {
-		res, err := http.Get(url) //nolint:gosec,noctx // of this test
-		if err == nil {
-			res.Body.Close()
-			return nil
-		}
+	err := errors.New("it did not answer")
+	poll(func() bool {
 		select {
 		case <-ended:
-			return errors.New("it ended")
-		case <-time.After(20 * time.Millisecond):
+			err = errors.New("it ended")
+			return true
+		default:
 		}
-	}
-	return errors.New("it did not answer for a minute")
+		res, failed := http.Get(url) //nolint:gosec,noctx // of this test
+		if failed != nil {
+			return false
+		}
+		res.Body.Close()
+		err = nil
+		return true
+	})
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"larder/internal/spool/spooltest"
+	"larder/internal/testenv"
 )
 
 // TestSecondDaemon: one fills the directory, another reads what is finished, and goes on when the first has ended.
@@ -61,11 +62,7 @@ func must[T any](v T, err error) T {
 
 func wait(t *testing.T, what string, until func() bool) {
 	t.Helper()
-	for begun := time.Now(); !until(); time.Sleep(time.Millisecond) {
-		if time.Since(begun) > time.Minute {
-			t.Fatal("waited for ", what)
-		}
-	}
+	testenv.Eventually(t, what, until)
 }
 
 // TestReadOnly: a directory that cannot be written is read.

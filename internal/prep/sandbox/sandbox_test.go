@@ -357,7 +357,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// Children that somebody kills, at any moment, cost no image.
+// Children that are killed at random moments cost no image. A moment is a number of calls that have begun or ended.
 func TestKilledAtRandom(t *testing.T) {
 	const workers, each = 3, 60
 	p := newPool(t, workers, prep.Limits{})
@@ -370,20 +370,20 @@ func TestKilledAtRandom(t *testing.T) {
 		t.Fatal(err)
 	}
 	var decoding, killing sync.WaitGroup
-	done := make(chan struct{})
+	calls := make(chan struct{}, 2*workers) // begun or ended; the killer is late by some
 	var killed atomic.Int32
 	r := xrand.New(1)
 	killing.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(30 * time.Millisecond):
-				if pids := children(t); len(pids) > 0 {
-					_ = unix.Kill(pids[r.IntN(len(pids))], unix.SIGKILL)
-					killed.Add(1)
-				}
+		left := r.IntN(20)
+		for range calls {
+			if left--; left >= 0 {
+				continue
 			}
+			if pids := children(t); len(pids) > 0 {
+				_ = unix.Kill(pids[r.IntN(len(pids))], unix.SIGKILL)
+				killed.Add(1)
+			}
+			left = 1 + r.IntN(20)
 		}
 	})
 	for range workers {
@@ -391,14 +391,17 @@ func TestKilledAtRandom(t *testing.T) {
 			dst := make([]byte, len(want))
 			for i := 0; i < each || killed.Load() < 5; i++ {
 				clear(dst)
-				if _, err := p.Pixels(enc, ask, dst); err != nil || !bytes.Equal(dst, want) {
+				calls <- struct{}{}
+				_, err := p.Pixels(enc, ask, dst)
+				calls <- struct{}{}
+				if err != nil || !bytes.Equal(dst, want) {
 					t.Errorf("equal %v, %v", bytes.Equal(dst, want), err)
 				}
 			}
 		})
 	}
 	decoding.Wait()
-	close(done)
+	close(calls)
 	killing.Wait()
 	if c := p.Counts(); c.Crashed > 0 {
 		t.Errorf("%+v after %d kills", c, killed.Load())

@@ -1,0 +1,228 @@
+"""Prints the waits of Python tests that depend on the clock: file, line, function, words; tabs between.
+
+Arguments: the root of the tree, then files. waits_test.go says why, and which of them may stay.
+"""
+
+import ast
+import itertools
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+LEAST_BOUND = 60.0  # seconds; a shorter bound ends tests that a busy machine slows
+LEAST_HANG = 3600.0  # a sleep this long stands for code that hangs
+
+# Keywords that say how long, whatever is called; and names that hold such a number.
+KEYWORDS = ("timeout", "sample_timeout", "patience")
+NAMED = re.compile(r"(^|_)(timeout|patience)$", re.IGNORECASE)
+
+# Methods and functions whose positional argument, counted from 0, says how long.
+POSITIONS = {
+    "acquire": 1, "alarm": 0, "communicate": 1, "create_connection": 1, "eventually": 1, "get": 1, "join": 0,
+    "poll": 0, "result": 0, "select": 3, "setitimer": 1, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
+}  # fmt: skip
+CLOCKS = ("monotonic", "perf_counter", "time")
+
+
+class Module:
+    """One file: its tree, and the numbers that its names may hold."""
+
+    def __init__(self, path: Path, tree: ast.Module) -> None:
+        self.path, self.tree = path, tree
+        self.values: dict[str, list[ast.expr]] = {}
+        self.foreign: dict[str, tuple[str, str]] = {}  # module and name of what was imported
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self.assign(target, node.value)
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                self.assign(node.target, node.value)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                for name in node.names:
+                    self.foreign[name.asname or name.name] = (node.module, name.name)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for name, value in defaults(node.args):
+                    self.values.setdefault(name, []).append(value)
+
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.values.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            for t, v in zip(target.elts, value.elts, strict=True):
+                self.assign(t, v)
+
+
+def defaults(args: ast.arguments) -> list[tuple[str, ast.expr]]:
+    """The parameters that have a default, with it."""
+    places = [*args.posonlyargs, *args.args]
+    last = places[len(places) - len(args.defaults) :]
+    out = [(a.arg, d) for a, d in zip(last, args.defaults, strict=True)]
+    return out + [(a.arg, d) for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None]
+
+
+class Judge:
+    """Looks at one module. Its helpers stand beside it."""
+
+    modules: dict[Path, Module | None] = {}  # noqa: RUF012 (shared on purpose: each file is read once)
+
+    def __init__(self, module: Module, line: int = 0, inside: str = "") -> None:
+        self.module = module
+        self.line, self.inside = line, inside  # of the string that holds the module, if one does
+        self.found: list[tuple[int, str, str]] = []
+
+    @classmethod
+    def read(cls, path: Path) -> Module | None:
+        if path not in cls.modules:
+            there = path.is_file()
+            cls.modules[path] = Module(path, ast.parse(path.read_text("utf-8"), str(path))) if there else None
+        return cls.modules[path]
+
+    def report(self, node: ast.AST, function: str, words: str) -> None:
+        line = getattr(node, "lineno", 1)
+        self.found.append((self.line or line, self.inside or function or "<module>", words))
+
+    def number(self, node: ast.expr, module: Module, seen: tuple[str, ...] = ()) -> float | None:
+        """The least number that an expression may be; None: it is unknown."""
+        match node:
+            case ast.Constant(value=bool()):
+                return None
+            case ast.Constant(value=int() | float() as n):
+                return float(n)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                n = self.number(operand, module, seen)
+                return None if n is None else -n
+            case ast.BinOp(left=left, op=op, right=right):
+                a, b = self.number(left, module, seen), self.number(right, module, seen)
+                if a is None or b is None:
+                    return None
+                match op:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case ast.Div() if b:
+                        return a / b
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.least([body, orelse], module, seen)
+            case ast.Call(func=ast.Name(id="min"), args=args):
+                return self.least(args, module, seen)
+            case ast.Call(func=ast.Name(id="max"), args=args):
+                known = [n for n in (self.number(a, module, seen) for a in args) if n is not None]
+                return max(known, default=None)
+            case ast.Name(id=name) if name not in seen:
+                if values := module.values.get(name):
+                    return self.least(values, module, (*seen, name))
+                if name in module.foreign:
+                    file, named = module.foreign[name]
+                    other = self.read(module.path.parent / (file.replace(".", "/") + ".py"))
+                    if other is not None and named in other.values:
+                        return self.least(other.values[named], other)
+        return None
+
+    def least(self, nodes: list[ast.expr], module: Module, seen: tuple[str, ...] = ()) -> float | None:
+        known = [n for n in (self.number(e, module, seen) for e in nodes) if n is not None and n > 0]
+        return min(known, default=None)
+
+    def refuse(self, node: ast.expr, function: str, what: str) -> None:
+        n = self.number(node, self.module)
+        if n is not None and 0 < n < LEAST_BOUND:
+            self.report(node, function, f"{what} of {n:g} s")
+
+    def walk(self, node: ast.AST, function: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            outer = function.rpartition(".")[0] if function.endswith(".") else function
+            if isinstance(node, ast.ClassDef):
+                function = f"{function}{node.name}." if not function or function.endswith(".") else function
+            elif not function or function.endswith("."):
+                function = f"{outer}.{node.name}" if outer else node.name
+        self.look(node, function.rstrip("."))
+        for child in ast.iter_child_nodes(node):
+            self.walk(child, function)
+
+    def look(self, node: ast.AST, function: str) -> None:
+        match node:
+            case ast.Call():
+                self.call(node, function)
+            case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args):
+                for name, value in defaults(args):
+                    if NAMED.search(name):
+                        self.refuse(value, function, f"default of {name}")
+            case ast.Assign(targets=[ast.Name(id=name), *_], value=value) if NAMED.search(name):
+                self.refuse(value, function, name)
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value in KEYWORDS:
+                        self.refuse(value, function, f"{key.value}=")
+            case ast.BinOp(left=ast.Call() as clock, op=ast.Add(), right=right) if called(clock) in CLOCKS:
+                self.refuse(right, function, "deadline")
+            case ast.Compare(left=left, comparators=others):
+                sides = [left, *others]
+                if any(isinstance(e, ast.BinOp) and any(reads_clock(x) for x in ast.walk(e)) for e in sides):
+                    for e in sides:
+                        self.refuse(e, function, "a time that passed, compared: bound")
+            case ast.Constant(value=str() as text):
+                self.script(node, text, function)
+
+    def call(self, node: ast.Call, function: str) -> None:
+        name = called(node)
+        if name == "sleep" or self.module.foreign.get(name, ("", ""))[1] == "sleep":
+            n = self.number(node.args[0], self.module) if node.args else None
+            if n is None or n < LEAST_HANG:
+                self.report(node, function, "sleep")
+            return
+        for word in node.keywords:
+            if word.arg in KEYWORDS:
+                self.refuse(word.value, function, f"{word.arg}=")
+        place = POSITIONS.get(name)
+        if name == "get" and node.args and not isinstance(getattr(node.args[0], "value", None), bool):
+            return  # of a dictionary, with a default
+        if place is not None and place < len(node.args):
+            self.refuse(node.args[place], function, f"{name}()")
+
+    def script(self, node: ast.AST, text: str, function: str) -> None:
+        """Judges the source of a program that a test runs, or its piece."""
+        if not any(word in text for word in ("sleep(", "timeout=", ".wait(", ".join(")) or self.line:
+            return
+        try:
+            tree = ast.parse(textwrap.dedent(text))
+        except SyntaxError:  # a piece of a program, or words
+            for found in re.finditer(r"\bsleep\((.*?)\)|\b(?:sample_)?timeout=([0-9.]+)", text):
+                number = found[1] or found[2] or ""
+                plain = re.fullmatch(r"[0-9]+(\.[0-9]*)?", number)
+                least = LEAST_HANG if found[2] is None else LEAST_BOUND
+                if not plain or 0 < float(number) < least:
+                    self.report(node, function, f"{found[0]}, in a string")
+            return
+        inner = Judge(Module(self.module.path, tree), getattr(node, "lineno", 1), function or "<module>")
+        inner.walk(tree, "")
+        self.found += [(line, place, words + ", in a string") for line, place, words in inner.found]
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    match node.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def reads_clock(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and called(node) in CLOCKS and not node.args
+
+
+def main() -> None:
+    root = Path(sys.argv[1]).resolve()
+    for name in sys.argv[2:]:
+        module = Judge.read((root / name).resolve())
+        if module is None:
+            sys.exit(f"{name}: no such file below {root}")
+        judge = Judge(module)
+        judge.walk(module.tree, "")
+        for (line, function, words), _ in itertools.groupby(sorted(judge.found)):
+            print(name, line, function, words, sep="\t")
+
+
+main()
