@@ -18,7 +18,7 @@ func newRepo(t *testing.T) repo {
 	r := repo{t, t.TempDir()}
 	r.git("init", "-q", "-b", "main")
 	plant(t, r.root, map[string]string{
-		"docs/a.md": "one two nobody\n", "internal/x/a.go": "package x\n\n// nobody\nvar A int\n",
+		"docs/index.md": "one two nobody\n", "internal/x/a.go": "package x\n\n// nobody\nvar A int\n",
 	})
 	r.git("add", ".")
 	r.commit("start")
@@ -96,7 +96,7 @@ func TestACeilingRisesWithWords(t *testing.T) {
 	r := newRepo(t)
 	r.update()
 	r.commit("counts: start")
-	r.write("docs/b.md", "four words are here\n")
+	r.write("docs/tiers.md", "four words are here\n")
 	r.check("words.docs is 7, its ceiling is 3")
 	mustSay(t, r.run(true).notes, "not measured", "`Ceiling: words.docs +4: REASON`")
 	r.check()
@@ -111,17 +111,17 @@ func TestACeilingRisesWithWords(t *testing.T) {
 func TestMergesOfCounts(t *testing.T) {
 	r := newRepo(t)
 	r.git("checkout", "-q", "-b", "before")
-	r.write("docs/z.txt", "z\n")
+	r.write("z.txt", "z\n")
 	r.commit("docs: add z")
 	r.git("checkout", "-q", "main")
 	r.update()
 	r.commit("counts: start")
 	r.git("checkout", "-q", "-b", "side")
-	r.write("docs/b.md", "four words are here\n")
+	r.write("docs/tiers.md", "four words are here\n")
 	r.update()
 	r.commit("docs: add b\n\nCeiling: words.docs +4: a page about b")
 	r.git("checkout", "-q", "main")
-	r.edit("docs/a.md", "nobody", "she")
+	r.edit("docs/index.md", "nobody", "she")
 	r.update()
 	r.commit("docs: name the subject")
 	r.git("merge", "-q", "--no-edit", "side")
@@ -131,10 +131,10 @@ func TestMergesOfCounts(t *testing.T) {
 
 	// A merge that takes the older file brings the lowered number back.
 	r.git("checkout", "-q", "-b", "stale", "main~3")
-	r.write("docs/c.md", "nothing\n")
+	r.write("docs/stores.md", "nothing\n")
 	r.commit("docs: add c")
 	r.git("merge", "-q", "-s", "ours", "--no-edit", "main")
-	r.write("docs/c.md", "")
+	r.write("docs/stores.md", "")
 	r.check("Merge branch 'main' into stale")
 }
 
@@ -158,6 +158,6 @@ func TestWithoutHistory(t *testing.T) {
 	if notes := strings.Join(r.run(false).notes, "\n"); !strings.Contains(notes, "no git history") {
 		t.Errorf("without git it says %q", notes)
 	}
-	r.edit("docs/a.md", "one", "one two three nobody")
+	r.edit("docs/index.md", "one", "one two three nobody")
 	r.check("banned.nobody is 3", "words.docs is 6")
 }

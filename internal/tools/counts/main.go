@@ -34,7 +34,7 @@ func main() {
 		os.Exit(1)
 	}
 	if len(report.problems) > 0 {
-		fmt.Printf("counts: %d lines of %s are broken; its header and CONTRIBUTING.md say what to do\n",
+		fmt.Printf("counts: %d breaches of %s; its header says what to do\n",
 			len(report.problems), countsFile)
 		os.Exit(1)
 	}

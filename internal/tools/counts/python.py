@@ -71,12 +71,10 @@ def count(name, text):
                 visit(child, scope, in_class)
 
     visit(tree, module, False)
-    docs = [
-        ast.get_docstring(node) or ""
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, *Function.__args__))
-    ]
-    strings = [c.value for c in ast.walk(tree) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+    nodes = list(ast.walk(tree))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]
+    strings = [c.value for c in nodes if isinstance(c, ast.Constant) and isinstance(c.value, str)]
     notes = comments(text)
     return {**found, "texts": strings + notes, "comments": docs + notes}
 
