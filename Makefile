@@ -150,6 +150,15 @@ check-docs: build ## pages and references agree with the code; who may import wh
 	$(GO) test -tags '$(TAGS)' $(HOUSE)
 	$(GO) test -tags '$(TAGS)' -run '$(REFERENCES)' $(REFERENCE_ROOMS)
 
+.PHONY: counts
+counts: build ## write down what fell, and what a commit may raise (internal/tools/counts/counts.txt)
+	$(GO) run ./internal/tools/counts -update
+
+.PHONY: check-counts
+check-counts: build ## what may not grow back; no test disappears without a reason
+	$(GO) run ./internal/tools/counts -check
+	$(VENV)/bin/python internal/tools/lanes/table.py
+
 .PHONY: generate
 generate: tools ## generate Go from proto, and the references in docs/
 	cd proto && PATH=$(TOOLS):$$PATH buf generate
