@@ -375,7 +375,7 @@ func (tr *trace) give(a *args) {
 			continue
 		}
 		var batch []ident.ObjectID
-		for _, x := range strings.Fields(l) {
+		for x := range strings.FieldsSeq(l) {
 			batch = append(batch, ident.ObjectID(a.parse(x)))
 		}
 		ev.Batches = append(ev.Batches, batch)

@@ -36,7 +36,7 @@ var tracedWorlds = []struct {
 	{"resume-later", "resume in a later epoch", []string{"resumes=old epoch=1 step=1", "an earlier job had samples"}},
 	{"bad", "bad sample", []string{"spoil samples", "> failed: sample", "is bad: it is broken", "without the bad"}},
 	{"quarantine", "quarantine, substitute", []string{"on-error=substitute", "record: sample 2 of other is bad"}},
-	{"share", "share group", []string{" share ", "for a: augment as instance 1", "into b epoch 1 step 0: copy instance 1"}},
+	{"share", "share group", []string{" share ", "for a: augment as instance 1", "into b epoch 1 step 0: copy"}},
 	{"blocks", "blocks", []string{"order=blocks", "read block", "take from block", "drop block"}},
 	{"blocks-share", "blocks of two jobs", []string{"into memory for a", "into memory for b", "drop block"}},
 	{"blocks-restart", "blocks, restart", []string{"order=blocks", "restart\n", "for lr: read, decode", "read block"}},
