@@ -20,7 +20,7 @@ NAMED = re.compile(r"(^|_)(timeout|patience)$", re.IGNORECASE)
 # Methods and functions whose positional argument, counted from 0, says how long.
 POSITIONS = {
     "acquire": 1, "alarm": 0, "communicate": 1, "create_connection": 1, "eventually": 1, "get": 1, "join": 0,
-    "poll": 0, "result": 0, "select": 3, "setitimer": 1, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
+    "poll": 0, "result": 0, "select": 3, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
 }  # fmt: skip
 CLOCKS = ("monotonic", "perf_counter", "time")
 
