@@ -20,7 +20,7 @@ NAMED = re.compile(r"(^|_)(timeout|patience)$", re.IGNORECASE)
 # Methods and functions whose positional argument, counted from 0, says how long.
 POSITIONS = {
     "acquire": 1, "alarm": 0, "communicate": 1, "create_connection": 1, "eventually": 1, "get": 1, "join": 0,
-    "poll": 0, "result": 0, "select": 3, "setitimer": 1, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
+    "poll": 0, "result": 0, "select": 3, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
 }  # fmt: skip
 CLOCKS = ("monotonic", "perf_counter", "time")
 
@@ -39,8 +39,8 @@ class Module:
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 self.assign(node.target, node.value)
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                for name in node.names:
-                    self.foreign[name.asname or name.name] = (node.module, name.name)
+                for alias in node.names:
+                    self.foreign[alias.asname or alias.name] = (node.module, alias.name)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for name, value in defaults(node.args):
                     self.values.setdefault(name, []).append(value)
@@ -87,8 +87,8 @@ class Judge:
         match node:
             case ast.Constant(value=bool()):
                 return None
-            case ast.Constant(value=int() | float() as n):
-                return float(n)
+            case ast.Constant(value=int() | float() as plain):
+                return float(plain)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 n = self.number(operand, module, seen)
                 return None if n is None else -n

@@ -1,9 +1,10 @@
 package arena
 
 import (
-	"runtime"
 	"sync/atomic"
 	"testing"
+
+	"larder/internal/testenv"
 )
 
 // alloc takes an extent that must be had.
@@ -20,15 +21,11 @@ func alloc(t *testing.T, a *Arena, granules int64) Extent {
 // start of their step, but no allocation can have them before its end.
 func await(t *testing.T, a *Arena, committed int64) {
 	t.Helper()
-	for {
+	testenv.Eventually(t, "the memory is committed and warm", func() bool {
 		a.mu.Lock()
-		there := a.mu.committed == committed && a.mu.warming == 0
-		a.mu.Unlock()
-		if there {
-			break
-		}
-		runtime.Gosched()
-	}
+		defer a.mu.Unlock()
+		return a.mu.committed == committed && a.mu.warming == 0
+	})
 	if err := a.Check(); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"larder/internal/invariant"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
@@ -289,9 +290,7 @@ func TestPrefaultStaysInBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for a.Usage().Committed < 300*Granule {
-		runtime.Gosched()
-	}
+	testenv.Eventually(t, "the budget is committed", func() bool { return a.Usage().Committed >= 300*Granule })
 	if err := a.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -442,14 +441,14 @@ func TestPagesNeverExceedTheBudget(t *testing.T) {
 	const budget = 128
 	a := open(t, Config{Name: "test", Budget: budget * Granule, ChunkBytes: 64 * budget * Granule})
 	var wg sync.WaitGroup
-	var running atomic.Int32
+	var running, looks atomic.Int32
 	for w := range 4 {
 		running.Add(1)
 		wg.Go(func() {
 			defer running.Add(-1)
 			r := xrand.New(uint64(w))
 			var all []Extent
-			for range 3000 {
+			for i := 0; i < 3000 || looks.Load() < 10; i++ {
 				if len(all) > 0 && r.IntN(2) == 0 {
 					k := r.IntN(len(all))
 					a.Free(all[k])
@@ -465,14 +464,14 @@ func TestPagesNeverExceedTheBudget(t *testing.T) {
 			}
 		})
 	}
-	most, looks := int64(0), 0
-	for ; running.Load() > 0; looks++ {
+	most := int64(0)
+	for ; running.Load() > 0; looks.Add(1) {
 		most = max(most, physical(t, a))
 		runtime.Gosched()
 	}
 	wg.Wait()
-	if most > budget*Granule || looks < 10 {
-		t.Errorf("the kernel held %d granules of %d in one of %d looks", most/Granule, budget, looks)
+	if n := looks.Load(); most > budget*Granule || n < 10 {
+		t.Errorf("the kernel held %d granules of %d in one of %d looks", most/Granule, budget, n)
 	}
 	u := a.Usage()
 	if u.Taken < 2*budget*Granule || u.Mapped > 64*budget*Granule {

@@ -58,8 +58,8 @@ func recordsOf(key string) spool.Make {
 }
 
 // TestKill kills the writing process at random moments, which are counts of its calls of the file system: at least 99
-// of 100 entries that it had written are there again, and every byte is right. LARDER_DISK_KILLS says how often; a night
-// does 200.
+// of 100 entries that it had written are there again, and every byte is right. LARDER_DISK_KILLS says how often; a
+// night does 200.
 func TestKill(t *testing.T) {
 	rounds := 10
 	if n, err := strconv.Atoi(os.Getenv("LARDER_DISK_KILLS")); err == nil && n > 0 {
