@@ -14,6 +14,9 @@ HERE = Path(__file__).resolve().parent
 KINDS = 16
 
 
+pytestmark = pytest.mark.nightly  # each test starts processes that import datasets
+
+
 @pytest.fixture
 def start(server, tmp_path):
     """Starts hugging_face.py under the interpreter that has datasets."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real import PATIENCE, pillow
+from real import PATIENCE, night, pillow
 
 import larder
 
@@ -128,10 +128,12 @@ def item(rng, torch, depth=0):
     }[kind]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_generated_datasets_give_torchs_batches(loader_of, torch, workers):
+@pytest.mark.parametrize(
+    ("workers", "seeds"), [(0, range(8)), (2, range(4)), *night((0, range(8, 20)), (2, range(4, 20)))]
+)
+def test_generated_datasets_give_torchs_batches(loader_of, torch, workers, seeds):
     """20 structures without workers and 20 with two, in the dataset's order, two epochs."""
-    for seed in range(20):
+    for seed in seeds:
         rng = random.Random(1000 * workers + seed)
         n, size, drop = rng.randint(1, 30), rng.randint(1, 9), rng.random() < 0.3 and seed > 3
         dataset = Items(n, item(rng, torch))
@@ -373,6 +375,7 @@ def test_a_dataset_declared_constant_that_is_not_is_warned_of(real):
 # ---- what goes wrong
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_start_methods(loader_of, torch, method):
     ours = loader_of(list(range(20)), batch_size=6, num_workers=2, multiprocessing_context=method)

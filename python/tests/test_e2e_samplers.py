@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from real import PATIENCE, draw
+from real import PATIENCE, draw, night
 from test_e2e_python import Items, item, same
 
 import larder
@@ -112,10 +112,16 @@ def how(r, n):
     ][kind]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_samplers_give_torchs_batches(loader_of, workers):
+CASES = int(os.environ.get("LARDER_CASES", "0"))
+
+
+@pytest.mark.parametrize(
+    ("workers", "seeds"),
+    [(0, range(7)), (2, range(3)), *night((0, range(7, CASES or 20)), (2, range(3, CASES or 10)))],
+)
+def test_samplers_give_torchs_batches(loader_of, workers, seeds):
     """Generated datasets under generated samplers, three epochs, from one state of torch's random numbers."""
-    for seed in range(int(os.environ.get("LARDER_CASES", 10 if workers else 20))):
+    for seed in seeds:
         r = random.Random(100 * workers + seed)
         items = Items(r.randint(1, 25), item(r, torch))
         arguments = how(r, len(items))
