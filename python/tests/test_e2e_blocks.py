@@ -237,7 +237,8 @@ def test_lines_of_frames_are_those_of_their_readers(real, tmp_path, seed):
 
 def test_a_subset_has_blocks_of_its_own_rows(real, sets):
     loader = real(
-        sets("parquet")[1], batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list", subset="number < 50"
+        sets("parquet")[1], batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list",
+        subset="number < 50",
     )
     for _ in range(2):
         assert sorted(drained("parquet", loader)) == list(range(50))

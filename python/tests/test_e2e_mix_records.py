@@ -7,8 +7,8 @@ import tarfile
 
 import numpy as np
 import pytest
-from real import night
 from PIL import Image
+from real import night
 
 import larder
 from larder import ops

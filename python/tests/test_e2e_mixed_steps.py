@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from real import draw, night
+from real import draw
 
 import larder
 from larder import ops
@@ -110,7 +110,8 @@ def test_the_batches_are_those_of_a_dataset_in_python(tars, real, name, workers)
     assert_equal(files, twin)
 
 
-@pytest.mark.parametrize("start", ["spawn", *night("forkserver")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_workers_may_be_started_otherwise(tars, real, start):
     kw = {**ARGS, "transform": [*CROP, halved.bind(by=3)]}
     files = epochs(real(tars, num_workers=1, multiprocessing_context=start, **kw), 1)

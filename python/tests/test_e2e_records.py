@@ -53,12 +53,12 @@ def written(tmp_path_factory):
 def test_golden_fields_are_those_of_the_formats_own_readers(real, golden):
     """Of the set "records": small files of all the kinds that record_files.py writes."""
     uris = 0
-    for told in wanted(golden / "records"):
-        for uri in told["uris"]:
+    for want in wanted(golden / "records"):
+        for uri in want["uris"]:
             scheme, _, rest = uri.partition(":")
             loader = real(f"{scheme}:{golden}/records/{rest}", batch_size=3, shuffle=True, seed=1, return_index=True)
-            got = rows(loader, told["rows"][0])
-            assert [cut(r) for r in got] == told["rows"] and len(got) > 4, uri
+            got = rows(loader, want["rows"][0])
+            assert [cut(r) for r in got] == want["rows"] and len(got) > 4, uri
             loader.close()
             uris += 1
     assert uris == 47

@@ -68,7 +68,8 @@ def test_batches_are_those_of_torch(server, seed):
 
 
 @pytest.mark.parametrize(
-    ("seed", "method"), [(2, "forkserver"), *night((0, "forkserver"), (1, "forkserver"), *((s, "spawn") for s in range(3)))]
+    ("seed", "method"),
+    [(2, "forkserver"), *night((0, "forkserver"), (1, "forkserver"), *((s, "spawn") for s in range(3)))],
 )
 def test_batches_are_those_of_torch_whatever_starts_the_workers(server, method, seed):
     dataset, kw = generated(800 + seed)

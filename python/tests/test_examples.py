@@ -60,7 +60,6 @@ def test_numpy_loop_on_a_folder(server, images):
     assert "24 samples of 6 classes" in text and "[12, 12, 0, 0, 0, 0]" in text
 
 
-@pytest.mark.nightly
 def test_torch_train_learns_and_shares(server, torch):
     text = run(server, str(EXAMPLES / "torch_train.py"), "--epochs", "4")
     lines = re.findall(r"lr (\S+)  epoch (\d): loss (\S+), validation (\d+)/60", text)

@@ -13,9 +13,9 @@ import threading
 
 import numpy as np
 import pytest
-from real import night
 from conftest import eventually
 from fake_samples import expected_fixed
+from real import night
 
 import larder
 from larder import _board

@@ -4,7 +4,7 @@ fast lane read them without those packages (golden_files.py). From the root of t
     .venv-formats/bin/python python/tests/golden/make.py [SET...]
 
 The scripts are those that write the large files of the nightly lane; LARDER_GOLDEN makes their files small. Digests are
-cut to 16 digits. A file of more than 20,000 bytes is stored compressed, as NAME.xz; one that is still larger is refused.
+cut to 16 digits. A file of more than 20,000 bytes is stored compressed, as NAME.xz; a larger one is refused.
 """
 
 from __future__ import annotations
