@@ -301,7 +301,7 @@ def job(socket, name, path, orders, results, together):
             epochs.append([])
             for b in it:
                 epochs[-1] += b[:, 0].tolist()
-                time.sleep(0.02)  # the training step
+                together.wait(PATIENCE)  # a training step: none of the two is alone for a moment
         results.put((name, [sorted(e) for e in epochs]))
 
 

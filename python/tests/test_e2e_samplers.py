@@ -470,7 +470,7 @@ def test_a_sampler_that_is_changed_is_followed(loader_of):
 def test_a_changed_sampler_that_cannot_be_followed(loader_of):
     chosen = data.SubsetRandomSampler(range(6))
     numbers = [torch.tensor(i) for i in range(20)]
-    ranks = loader_of(numbers, sampler=chosen, name="numbers", num_workers=1, rank=0, world_size=2, job="both")
+    ranks = loader_of(numbers, sampler=chosen, name="numbers-of-ranks", num_workers=1, rank=0, world_size=2, job="both")
     chosen.indices = [1]
     with pytest.raises(larder.InvalidError, match=r"order is that of several ranks.*make a new DataLoader"):
         iter(ranks)
