@@ -25,13 +25,21 @@ sys.path.insert(0, str(HERE.parent))
 from golden_files import LIMIT, cut, packs, unpack  # noqa: E402
 from real import draw  # noqa: E402
 
-ENVIRONMENT = {**os.environ, "LARDER_GOLDEN": "1", "HF_HUB_OFFLINE": "1"}
-LEFT_OUT = ("lock.mdb", "home", "read", "images")  # of py-lmdb, of datasets, of streaming, and what was packed
+ENVIRONMENT = {**os.environ, "LARDER_GOLDEN": "1", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
+# Runs a script at a fixed time, which tars and files of gzip have in their headers.
+START = """
+import os, runpy, sys, time
+time.time = lambda: 1.7e9
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+LEFT_OUT = ("lock.mdb", "bytes.mdb-lock", "home", "read", "images")  # what writers leave behind, and what was packed
 
 
 def script(name: str, *arguments: object) -> None:
     """Runs one of the scripts that write with the formats' own writers."""
-    command = [sys.executable, "-W", "ignore", str(HERE.parent / name), *map(str, arguments)]
+    command = [sys.executable, "-W", "ignore", "-c", START, str(HERE.parent / name), *map(str, arguments)]
     home = {"HF_HOME": tempfile.mkdtemp()}
     done = subprocess.run(command, env={**ENVIRONMENT, **home}, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
