@@ -168,17 +168,30 @@ def golden(tmp_path_factory) -> Path:
     return golden_files.unpack(tmp_path_factory.mktemp("golden") / "sets")
 
 
+SHARED = "tiers: {total: 64MiB}\nmemory: {limit: 2GiB}\n"
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory):
     """The daemon of all tests that do not need one of their own; each process of pytest-xdist has one."""
-    d = Daemon(tmp_path_factory.mktemp("server"), config="tiers: {total: 64MiB}\nmemory: {limit: 2GiB}\n")
+    d = Daemon(tmp_path_factory.mktemp("server"), config=SHARED)
     yield d
     d.stop()
 
 
 @pytest.fixture(scope="module")
-def server(shared):
-    """The shared daemon. What jobs a module leaves there end with it, so that the next one finds their names free."""
+def server(request, tmp_path_factory):
+    """The shared daemon. What jobs a module leaves there end with it, so that the next one finds their names free.
+
+    A module whose tests count what is read and made, or which declares datasets in Python by name, says
+    ``OWN_DAEMON = True``: what others left in the tiers, and their names, would change the result.
+    """
+    if getattr(request.module, "OWN_DAEMON", False):
+        d = Daemon(tmp_path_factory.mktemp("server"), config=SHARED)
+        yield d
+        d.stop()
+        return
+    shared = request.getfixturevalue("shared")
     yield shared
     for job in json.loads(shared.cli("jobs", "ls", "-o", "json").stdout).get("jobs", []):
         shared.cli("jobs", "kill", job["spec"]["name"], check=False)

@@ -21,6 +21,7 @@ from real import formats, pillow
 
 import larder
 
+OWN_DAEMON = True
 HERE = Path(__file__).resolve()
 ROWS = 240
 # without the images: those are compared once, for each format
@@ -42,24 +43,33 @@ def of_both_lanes(*golden: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def sets(golden, tmp_path_factory):
-    """The name of a format, and the uri of what block_files.py wrote of it: the golden files of the set "blocks", what
-    needs no package of a format, or files that are written here.
+def folders(golden, tmp_path_factory):
+    """The folder with a format's files of block_files.py, and where they were written: those of the golden set "blocks",
+    those that need no package of a format, or those of all formats.
     """
-    written = {}
+    made = {}
+
+    def folder(written, name):
+        if not written and name != "lines":
+            return golden / "blocks", ""
+        names, python = ([], None) if written else ([name], sys.executable)
+        if written not in made:
+            made[written] = write(tmp_path_factory.mktemp("blocks"), ROWS, 1, *names, python=python)
+        return made[written], f"{made[written]}/"
+
+    return folder
+
+
+@pytest.fixture
+def sets(folders, tmp_path):
+    """The name of a format, and the uri of its files, which no other test has read."""
 
     def uri(name):
         kind, _, of = name.rpartition(" ")
-        if kind:
-            if "all" not in written:
-                written["all"] = write(tmp_path_factory.mktemp("blocks"), ROWS, 1)
-            return of, (written["all"] / f"{of}.uri").read_text()
-        if of == "lines":
-            if of not in written:
-                written[of] = write(tmp_path_factory.mktemp("lines"), ROWS, 1, of, python=sys.executable)
-            return of, (written[of] / f"{of}.uri").read_text()
-        scheme, _, rest = (golden / "blocks" / f"{of}.uri").read_text().partition(":")
-        return of, f"{scheme}:{golden}/blocks/{rest}"
+        folder, at = folders(bool(kind), of)
+        shutil.copytree(folder, tmp_path / "sets", dirs_exist_ok=True)
+        scheme, _, rest = (folder / f"{of}.uri").read_text().partition(":")
+        return of, f"{scheme}:{tmp_path}/sets/{rest.removeprefix(at)}"
 
     return uri
 

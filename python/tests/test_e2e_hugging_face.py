@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from real import PATIENCE, formats
 
+OWN_DAEMON = True
 HERE = Path(__file__).resolve().parent
 KINDS = 16
 

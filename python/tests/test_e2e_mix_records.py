@@ -15,6 +15,8 @@ from larder import ops
 from larder._mix import Mixer, Touched
 
 N, CLASSES = 22, 6
+OWN_DAEMON = True
+
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
 

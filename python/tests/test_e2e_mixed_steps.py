@@ -17,6 +17,7 @@ from real import draw
 import larder
 from larder import ops
 
+OWN_DAEMON = True
 N = 40
 pytestmark = pytest.mark.filterwarnings(
     "ignore::larder.DatasetWarning", "ignore::larder.KeptBatchesWarning", "ignore::larder.NotSharedWarning"

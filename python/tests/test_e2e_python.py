@@ -21,6 +21,8 @@ from real import PATIENCE, night, pillow
 
 import larder
 
+OWN_DAEMON = True
+
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::larder.{w}")
     for w in ("NotSharedWarning", "KeptBatchesWarning", "NativeWarning", "WorkerWarning")

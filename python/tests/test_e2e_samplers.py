@@ -24,6 +24,8 @@ torch = pytest.importorskip("torch")
 data = torch.utils.data
 sampled = pytest.importorskip("sampled")
 
+OWN_DAEMON = True
+
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::larder.{w}")
     for w in ("NotSharedWarning", "KeptBatchesWarning", "NativeWarning", "WorkerWarning")

@@ -15,6 +15,7 @@ from real import formats
 import larder
 from larder import ops
 
+OWN_DAEMON = True
 HERE = Path(__file__).resolve()
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")

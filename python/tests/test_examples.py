@@ -14,6 +14,7 @@ from real import PATIENCE, ROOT, Daemon, draw, formats, night
 import larder
 
 EXAMPLES = ROOT / "examples"
+OWN_DAEMON = True
 
 
 @pytest.fixture
