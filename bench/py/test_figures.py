@@ -147,6 +147,7 @@ def test_a_peer_that_stalls_is_not_a_slow_peer() -> None:
     assert figures.figure(bar(2), none).why == "peers: not run" and not figures.figure(bar(2), none).met
 
 
+@pytest.mark.nightly
 def test_every_bar_names_a_figure_that_a_run_gives() -> None:
     import bench
 

@@ -202,6 +202,7 @@ def test_colours_tell_which_image_and_so_orders(tmp_path: pathlib.Path) -> None:
 # --- a run ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_two_jobs_of_torch_on_drawn_images(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torchvision")
     loaders.draw(tmp_path / "drawn", 48)

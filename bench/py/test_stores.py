@@ -112,6 +112,7 @@ def test_tars_hold_every_image_with_its_class(tmp_path):
     assert bucket.tars("nothing", out) == out, "they are made once"
 
 
+@pytest.mark.nightly
 @needs_server
 def test_a_disk_tier_fetches_each_byte_once(tmp_path):
     loaders.draw(tmp_path / "data", 48)
@@ -169,6 +170,7 @@ def test_rows_of_packed_datasets():
     assert page.count(packed.BEGIN) == page.count(packed.END) == page.count(stores.BEGIN) == 1
 
 
+@pytest.mark.nightly
 @needs_server
 def test_a_packed_dataset_is_read_from_everywhere(tmp_path, monkeypatch):
     monkeypatch.setenv("LARDER_TESTDATA", str(tmp_path))

@@ -7,6 +7,7 @@ import gc
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
+import golden_files  # noqa: E402
 import nginx  # noqa: E402
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
@@ -39,6 +41,31 @@ _ENV = (
     "LARDER_SOCKET RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID "
     "SLURM_PROCID SLURM_NTASKS SLURM_JOB_ID SLURM_STEP_ID SLURM_NODEID SLURM_NNODES XDG_RUNTIME_DIR"
 ).split()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run the tests of the nightly lane, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the nightly lane. A test that is named by its own id runs, and all run where the environment asks for
+    many cases.
+    """
+    asked = os.environ.get("LARDER_LANE") == "nightly" or {"LARDER_CASES", "LARDER_RESUMES"} & set(os.environ)
+    if config.getoption("--nightly") or asked:
+        return
+    named = tuple(a.rpartition("/")[2] for a in config.args if "::" in a)
+    night = [i for i in items if i.get_closest_marker("nightly")]
+    left = [i for i in night if not i.nodeid.rpartition("/")[2].startswith(named)] if named else night
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [i for i in items if i not in set(left)]
+
+
+def pytest_collection_finish() -> None:
+    """Many tests and fixtures collect garbage: not in the modules and the tests, which take it a tenth of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -123,18 +150,51 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 # ---- the real daemon
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory) -> Path:
-    """72 small drawn images in 8 classes."""
-    return draw(tmp_path_factory.mktemp("small"), 8, 9)
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory) -> Path:
+    """72 small drawn images in 8 classes, for copies."""
+    return draw(tmp_path_factory.mktemp("pictures"), 8, 9)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """One daemon for the tests that do not need one of their own."""
-    d = Daemon(tmp_path_factory.mktemp("server"), config="tiers: {total: 64MiB}\nmemory: {limit: 2GiB}\n")
+def small(pictures, tmp_path_factory) -> Path:
+    """72 small drawn images in 8 classes, in a folder of the module: a dataset that no other module has read."""
+    return shutil.copytree(pictures, tmp_path_factory.mktemp("small"), dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory) -> Path:
+    """A folder with the sets of golden/make.py."""
+    return golden_files.unpack(tmp_path_factory.mktemp("golden") / "sets")
+
+
+SHARED = "tiers: {total: 64MiB}\nmemory: {limit: 2GiB}\n"
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """The daemon of all tests that do not need one of their own; each process of pytest-xdist has one."""
+    d = Daemon(tmp_path_factory.mktemp("server"), config=SHARED)
     yield d
     d.stop()
+
+
+@pytest.fixture(scope="module")
+def server(request, tmp_path_factory):
+    """The shared daemon. What jobs a module leaves there end with it, so that the next one finds their names free.
+
+    A module whose tests count what is read and made, or which declares datasets in Python by name, says
+    ``OWN_DAEMON = True``: what others left in the tiers, and their names, would change the result.
+    """
+    if getattr(request.module, "OWN_DAEMON", False):
+        d = Daemon(tmp_path_factory.mktemp("server"), config=SHARED)
+        yield d
+        d.stop()
+        return
+    shared = request.getfixturevalue("shared")
+    yield shared
+    for job in json.loads(shared.cli("jobs", "ls", "-o", "json").stdout).get("jobs", []):
+        shared.cli("jobs", "kill", job["spec"]["name"], check=False)
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import webdataset
 from PIL import Image
+from record_told import sized
 from streaming import LocalDataset, MDSWriter
 
-N = 23
+N = sized(7, 23)
 
 
 def scenes(seed: int, least: int = 0) -> list[tuple[bytes, bytes, Any]]:
@@ -31,7 +32,7 @@ def scenes(seed: int, least: int = 0) -> list[tuple[bytes, bytes, Any]]:
     rng = np.random.default_rng(seed)
     out = []
     for i in range(N):
-        h, w = (int(n) for n in rng.integers(20, 70, 2))
+        h, w = (int(n) for n in rng.integers(20, sized(29, 70), 2))
         photo, mask = io.BytesIO(), io.BytesIO()
         Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)).save(photo, "JPEG" if i % 3 else "PNG")
         classes = Image.fromarray(rng.integers(0, 21, (h, w), dtype=np.uint8))
@@ -81,7 +82,7 @@ def parquet(out: Path, seed: int) -> None:
     lists = pa.list_(pa.list_(pa.float32()))
     schema = pa.schema([("image", file), ("mask", file), ("boxes", lists), ("n", pa.int64())])
     (out / "parquet").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows, schema), out / "parquet" / "a.parquet", row_group_size=9)
+    pq.write_table(pa.Table.from_pylist(rows, schema), out / "parquet" / "a.parquet", row_group_size=sized(3, 9))
     read = pq.read_table(out / "parquet").to_pylist()
     items = [(r["image"]["bytes"], r["mask"]["bytes"], r["boxes"]) for r in read]
     finish(out, "parquet", "parquet:parquet", ["image", "mask", "boxes", "n"], items)
@@ -91,7 +92,7 @@ def mds(out: Path, seed: int) -> None:
     """MosaicML, which writes no empty array. Its reader decodes images with Pillow."""
     columns = {"image": "jpeg", "mask": "png", "boxes": "ndarray:float32", "n": "int64"}
     items = []
-    with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=1 << 14) as sink:
+    with MDSWriter(out=str(out / "mds"), columns=columns, size_limit=sized(1 << 13, 1 << 14)) as sink:
         for i, (photo, mask, boxes) in enumerate(scenes(seed, least=1)):
             picture = Image.open(io.BytesIO(photo)).convert("RGB")
             sink.write({"image": picture, "mask": Image.open(io.BytesIO(mask)), "boxes": boxes, "n": np.int64(i)})

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import webdataset
 from PIL import Image
+from record_told import sized
 from streaming import LocalDataset, MDSWriter, StreamingDataset
 
 CODECS = ("zstd:3", "gz", "bz2", "br:4", "snappy")
@@ -40,7 +41,7 @@ def main(folder: Path, out: Path, seed: int) -> None:
     for name, suffix in (("wds", "tar"), ("wds-gz", "tar.gz")):
         (out / name).mkdir(parents=True)
         pattern = str(out / name / f"part-%03d.{suffix}")
-        with webdataset.ShardWriter(pattern, maxcount=pick.randint(3, 9), verbose=0) as w:
+        with webdataset.ShardWriter(pattern, maxcount=sized(3, pick.randint(3, 9)), verbose=0) as w:
             for i, p in enumerate(files):
                 sample = {"__key__": f"{p.parent.name}/{i:04}", p.suffix[1:]: p.read_bytes(), "json": {"n": i}}
                 w.write({**sample, "cls": classes.index(p.parent.name)})
@@ -50,7 +51,7 @@ def main(folder: Path, out: Path, seed: int) -> None:
         (out / f"{name}.json").write_text(json.dumps(rows))
 
     columns = {"image": "jpeg", "label": pick.choice(["int", "uint8", "int32"]), "name": "str"}
-    size = pick.randint(5_000, 50_000)
+    size = sized(3_000, pick.randint(5_000, 50_000))
     for codec in (None, *CODECS):
         name = f"mds-{codec.partition(':')[0]}" if codec else "mds"
         with MDSWriter(out=str(out / name), columns=columns, size_limit=size, compression=codec, hashes=["sha1"]) as m:

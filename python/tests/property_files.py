@@ -31,6 +31,7 @@ from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 from datasets import Dataset
 from PIL import Image
+from record_told import sized
 from streaming import MDSWriter
 from tfrecord.writer import TFRecordWriter
 
@@ -107,7 +108,7 @@ def keyed(out: Path, pick: random.Random, rows: list[dict[str, Any]], images: li
         "property('label') % 2 == 1": [i for i, y in enumerate(labels) if y % 2],
     }
 
-    letters = ["".join(pick.choices("ACGT", k=pick.randint(1, 200))) for _ in rows]
+    letters = ["".join(pick.choices("ACGT", k=pick.randint(1, sized(20, 200)))) for _ in rows]
     parts = [
         SeqRecord(Seq(s), id=f"{r['split'][:2]}|{i}", description=f"of {r['width']}")
         for i, (r, s) in enumerate(zip(rows, letters, strict=True))
@@ -125,7 +126,7 @@ def keyed(out: Path, pick: random.Random, rows: list[dict[str, Any]], images: li
 def main(out: Path, seed: int) -> None:
     """Writes all of them."""
     pick, rng = random.Random(seed), np.random.default_rng(seed)
-    n = pick.randint(37, 97)
+    n = sized(16, pick.randint(37, 97))
     rows: list[dict[str, Any]] = [
         {
             "width": pick.randint(-50, 400), "ratio": None if pick.random() < 0.2 else pick.randint(0, 99) / 8,
@@ -149,7 +150,7 @@ def main(out: Path, seed: int) -> None:
             w.write({"__key__": f"{i:05}", "jpg": b, "json": r, "cls": i % 3})
 
     whole = {"image": "jpeg", "width": "int32", "split": "str", "label": "int"}
-    with MDSWriter(out=str(out / "mds"), columns=whole, size_limit=20_000) as m:
+    with MDSWriter(out=str(out / "mds"), columns=whole, size_limit=sized(4_000, 20_000)) as m:
         for i, (r, b) in enumerate(zip(rows, images, strict=True)):
             (out / "one.jpg").write_bytes(b)
             image = Image.open(out / "one.jpg")

@@ -29,7 +29,7 @@ import pyarrow as pa
 import soundfile
 import webdataset
 from PIL import Image
-from record_told import told
+from record_told import sized, told
 from streaming import LocalDataset, MDSWriter, StreamingDataset
 
 Rows = list[dict[str, Any]]
@@ -38,7 +38,7 @@ Rows = list[dict[str, Any]]
 def arrays(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """.npy and .npz."""
     rng = np.random.default_rng(pick.randrange(2**32))
-    n = pick.randint(37, 97)
+    n = sized(8, pick.randint(37, 97))
     a = rng.standard_normal((n, pick.randint(1, 5), 3)).astype(pick.choice(["<f4", "<f8", "<f2", ">f4"]))
     b = rng.integers(0, 200, n).astype("u1")
     c = rng.integers(0, 2, (n, 7)).astype(bool)
@@ -103,7 +103,7 @@ def windows(ids: Any, size: int, step: int, docs: Any = None) -> Rows:
 def tokens(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """Ids as nanoGPT, llm.c and Megatron write them."""
     rng = np.random.default_rng(pick.randrange(2**32))
-    n, size, stride = pick.randint(3000, 9000), pick.randint(8, 50), pick.randint(5, 60)
+    n, size, stride = sized(400, pick.randint(3000, 9000)), pick.randint(8, 50), pick.randint(5, 60)
     ids = rng.integers(1, 50_000, n).astype("<u2")
     ends = np.sort(rng.choice(np.arange(1, n), n // 40, replace=False))
     ids[ends - 1] = 0
@@ -208,7 +208,7 @@ WORDS = ["", "é", "a,b", 'say "x"', "two\nlines", "tab\t", "日本", "\\", "x" 
 
 def texts(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """JSON lines, CSV and text, compressed or not."""
-    n = pick.randint(37, 97)
+    n = sized(8, pick.randint(37, 97))
     rows = [
         {
             "id": pick.randrange(-(2**62), 2**62),
@@ -320,9 +320,9 @@ def waves(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     rows = []
     (out / "wav").mkdir()
     with webdataset.TarWriter(str(out / "wav" / "a.tar")) as w:
-        for i in range(len(kinds) * pick.randint(4, 6)):
+        for i in range(len(kinds) * sized(1, pick.randint(4, 6))):
             form, kind = kinds[i % len(kinds)]
-            frames, channels = pick.choice([1, 2, 15, 999, 4097]), pick.randint(1, 3)
+            frames, channels = pick.choice(sized([1, 2, 15, 40], [1, 2, 15, 999, 4097])), pick.randint(1, 3)
             samples = rng.uniform(-1, 1, (frames, channels)) * pick.choice([0.0, 1e-3, 1.0])
             samples[0] = pick.choice([-1.0, 1.0, 0.0])  # both ends
             if kind in ("FLOAT", "DOUBLE") and pick.random() < 0.5:
@@ -342,7 +342,7 @@ def webps(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     rows = []
     (out / "webp").mkdir()
     with webdataset.TarWriter(str(out / "webp" / "a.tar")) as w:
-        for i in range(pick.randint(37, 60)):
+        for i in range(sized(6, pick.randint(37, 60))):
             b = io.BytesIO()
             lossless = pick.random() < 0.5
             picture(pick).convert(pick.choice(["RGB", "L"])).save(
@@ -359,8 +359,8 @@ def flacs(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     rows = []
     (out / "flac").mkdir()
     with webdataset.TarWriter(str(out / "flac" / "a.tar")) as w:
-        for i in range(pick.randint(37, 60)):
-            frames, channels = pick.choice([1, 15, 16, 17, 999, 4097, 9001]), pick.randint(1, 3)
+        for i in range(sized(6, pick.randint(37, 60))):
+            frames, channels = pick.choice(sized([1, 15, 16, 99], [1, 15, 16, 17, 999, 4097, 9001])), pick.randint(1, 3)
             time = np.arange(frames)[:, None] * rng.random(channels) / 9
             loud = pick.choice([0.0, 0.001, 0.4, 0.9])
             samples = loud * np.sin(time) + rng.standard_normal((frames, channels)) * pick.choice([0.0, 0.001, 0.02])
@@ -375,16 +375,17 @@ def flacs(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
 
 def picture(pick: random.Random) -> Any:
     """An image of an odd size."""
-    size = (pick.randint(1, 60), pick.randint(1, 60))
+    size = (pick.randint(1, sized(9, 60)), pick.randint(1, sized(9, 60)))
     return Image.frombytes("RGB", size, bytes(pick.randrange(256) for _ in range(3 * size[0] * size[1])))
 
 
 def tars(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
     """WebDataset."""
-    n = pick.randint(37, 97)
+    n = sized(6, pick.randint(37, 97))
     (out / "wds").mkdir()
     rates: list[Any] = []
-    with webdataset.ShardWriter(str(out / "wds" / "p-%03d.tar"), maxcount=pick.randint(9, 40), verbose=0) as w:
+    each = sized(2, pick.randint(9, 40))
+    with webdataset.ShardWriter(str(out / "wds" / "p-%03d.tar"), maxcount=each, verbose=0) as w:
         for i in range(n):
             audio, samples = sound(pick)
             rates.append(samples)
@@ -426,8 +427,8 @@ def shards(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
         **{"png": "png", "jpeg": "jpeg"},
     }
     items = []
-    for i in range(pick.randint(37, 97)):
-        shape = (pick.randint(1, 300), pick.randint(1, 3))
+    for i in range(sized(7, pick.randint(37, 97))):
+        shape = (pick.randint(1, sized(30, 300)), pick.randint(1, 3))
         jpeg = out / f"{i}.jpg"
         picture(pick).save(jpeg)
         items.append(
@@ -438,7 +439,7 @@ def shards(out: Path, pick: random.Random, want: dict[str, Rows]) -> None:
                 "jpeg": Image.open(jpeg),
             }
         )  # fmt: skip
-    size = pick.randint(20_000, 90_000)
+    size = sized(4_000, pick.randint(20_000, 90_000))
     for codec in (None, "zstd:7", "gz:1", "bz2:9", "br:5", "snappy"):
         name = f"mds-{codec.partition(':')[0]}" if codec else "mds"
         with MDSWriter(out=str(out / name), columns=columns, size_limit=size, compression=codec) as m:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from table_told import finish
+from table_told import finish, sized
 
 
 def sound_files(rng: np.random.Generator, pick: random.Random, n: int) -> tuple[list[bytes], list[tuple[Any, Any]]]:
@@ -18,7 +18,7 @@ def sound_files(rng: np.random.Generator, pick: random.Random, n: int) -> tuple[
 
     files, read = [], []
     for _ in range(n):
-        data = rng.integers(-(2**31), 2**31, (pick.randint(1, 400), pick.randint(1, 2)), dtype=np.int32)
+        data = rng.integers(-(2**31), 2**31, (pick.randint(1, sized(50, 400)), pick.randint(1, 2)), dtype=np.int32)
         file, rate, kind = io.BytesIO(), pick.choice([8000, 44100]), pick.choice(["PCM_16", "PCM_24"])
         soundfile.write(file, data, rate, format=pick.choice(["WAV", "FLAC"]), subtype=kind)
         files.append(file.getvalue())
@@ -35,7 +35,7 @@ def sounds_packed(out: Path, rng: np.random.Generator, pick: random.Random) -> N
     from tfrecord.reader import tfrecord_loader
     from tfrecord.writer import TFRecordWriter
 
-    files, read = sound_files(rng, pick, pick.randint(37, 60))
+    files, read = sound_files(rng, pick, sized(6, pick.randint(37, 60)))
     words = ["wörter " * pick.randint(0, 3) for _ in files]
     columns = {"clip": "bytes", "text": "str", "n": "int"}
     for codec in ("zstd", None):
@@ -107,7 +107,7 @@ def sounds(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    files, read = sound_files(rng, pick, pick.randint(5, 20))
+    files, read = sound_files(rng, pick, sized(4, pick.randint(5, 20)))
     features = datasets.Features({"audio": datasets.Audio(decode=False), "n": datasets.Value("int64")})
     rows = {"audio": [{"bytes": f, "path": None} for f in files], "n": list(range(len(files)))}
     data = datasets.Dataset.from_dict(rows, features=features)

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from sound_files import sounds, sounds_packed
-from table_told import finish
+from table_told import finish, sized
 
 
 def image(rng: np.random.Generator, kind: str = "PNG") -> bytes:
     """An image file of odd sizes."""
-    h, w = rng.integers(1, 60, 2)
+    h, w = rng.integers(1, sized(9, 60), 2)
     out = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)).save(out, kind)
     return out.getvalue()
@@ -44,7 +44,7 @@ def tfrecord(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     shards = pick.randint(1, 3)
     for s in range(shards):
         writer = TFRecordWriter(str(folder / f"train.tfrecord-{s:05}-of-{shards:05}"))
-        for _ in range(pick.randint(5, 20)):
+        for _ in range(sized(3, pick.randint(5, 20))):
             row = {
                 "image/encoded": (image(rng, pick.choice(["PNG", "JPEG"])), "byte"),
                 "image/class/label": (int(rng.integers(0, 7)), "int"),
@@ -91,7 +91,7 @@ def lmdb(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     subdir = pick.random() < 0.5
     folder = out / ("lmdb" if subdir else "images.mdb")
     env = module.open(str(folder), map_size=1 << 28, subdir=subdir)
-    n = pick.randint(30, 400)
+    n = sized(8, pick.randint(30, 400))
     for _ in range(2):
         with env.begin(write=True) as txn:
             for i in range(n):
@@ -114,7 +114,7 @@ def lmdb_text(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     env = module.open(str(folder), map_size=1 << 26, max_dbs=3)
     words, other = env.open_db(b"words"), env.open_db(b"other")
     with env.begin(write=True) as txn:
-        for i in range(pick.randint(200, 500)):
+        for i in range(sized(8, pick.randint(200, 500))):
             txn.put(i.to_bytes(4, "big"), ("wörter " * pick.randint(1, 90)).encode(), db=words)
             txn.put(str(i).encode(), b"x", db=other)
     with env.begin() as txn:
@@ -133,7 +133,7 @@ def lmdb_msgpack(out: Path, rng: np.random.Generator, pick: random.Random) -> No
     folder = out / "lmdb_msgpack"
     env = module.open(str(folder), map_size=1 << 26)
     with env.begin(write=True) as txn:
-        for i in range(pick.randint(20, 60)):
+        for i in range(sized(6, pick.randint(20, 60))):
             data, label = image(rng, pick.choice(["PNG", "JPEG"])), pick.choice([0, 1, -1, 999, 2**31 - 1])
             shape = pick.choice([[[data], label], [label, data], {"image": data, "label": label}])
             txn.put(f"{i * 7:04}".encode(), msgpack.packb(shape, use_bin_type=pick.random() < 0.7))
@@ -159,9 +159,9 @@ def lmdb_bytes(out: Path, rng: np.random.Generator, pick: random.Random) -> None
 
     env = module.open(str(out / "bytes.mdb"), map_size=1 << 26, subdir=False)
     with env.begin(write=True) as txn:
-        for i in range(pick.randint(30, 90)):
+        for i in range(sized(6, pick.randint(30, 90))):
             key = pick.choice([str(i).encode(), i.to_bytes(4, "little"), f"größe{i}".encode()])
-            txn.put(key, b"\0" + rng.bytes(pick.choice([0, 1, 40, 2000, 9000])))
+            txn.put(key, b"\0" + rng.bytes(pick.choice(sized([0, 1, 40, 2000, 4500], [0, 1, 40, 2000, 9000]))))
     with env.begin() as txn:
         rows = []
         for k, v in txn.cursor():
@@ -175,7 +175,7 @@ def hf_dataset(rng: np.random.Generator, pick: random.Random) -> Any:
     """A dataset with every kind of column that larder reads."""
     import datasets
 
-    n = pick.randint(20, 90)
+    n = sized(6, pick.randint(20, 90))
     features = datasets.Features(
         {
             "image": datasets.Image(),
@@ -251,7 +251,7 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     folder.mkdir()
     rows = []
     for k in range(pick.randint(1, 3)):
-        n = pick.randint(20, 120)
+        n = sized(8, pick.randint(20, 120))
         part = [
             {
                 "id": np.int64(i),
@@ -278,7 +278,7 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
         pq.write_table(
             pa.table(columns),
             str(folder / f"part-{k}.parquet"),
-            row_group_size=pick.randint(7, 50),
+            row_group_size=sized(7, pick.randint(7, 50)),
             compression=pick.choice(["snappy", "zstd", "gzip", "brotli", "none"]),
             data_page_version=pick.choice(["1.0", "2.0"]),
             use_dictionary=pick.random() < 0.5,
@@ -291,7 +291,7 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "parquet", rows, f"parquet:{folder}")
 
     data = hf_dataset(rng, pick)
-    data.to_parquet(str(out / "hf.parquet"), batch_size=pick.randint(5, 40))
+    data.to_parquet(str(out / "hf.parquet"), batch_size=sized(4, pick.randint(5, 40)))
     finish(out, "parquet_hf", hf_rows(data), f"parquet:{out}/hf.parquet")
 
 
@@ -302,16 +302,16 @@ def pixels(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
 
     rows = [
         {"id": np.int64(i), "pix": rng.integers(0, 256, (pick.randint(1, 5), pick.randint(1, 6), 3)).astype(np.uint8)}
-        for i in range(pick.randint(5, 30))
+        for i in range(sized(7, pick.randint(5, 30)))
     ]
     kind = pa.list_(pa.list_(pa.list_(pa.uint8(), 3)))
     columns = {"id": pa.array([r["id"] for r in rows]), "pix": pa.array([r["pix"].tolist() for r in rows], kind)}
     table = pa.table(columns)
-    pq.write_table(table, str(out / "pixels.parquet"), row_group_size=pick.randint(3, 20))
+    pq.write_table(table, str(out / "pixels.parquet"), row_group_size=sized(3, pick.randint(3, 20)))
     assert pq.read_table(str(out / "pixels.parquet")).to_pylist() == table.to_pylist()
     finish(out, "pixels_parquet", rows, f"parquet:{out}/pixels.parquet")
     with pa.ipc.new_stream(str(out / "pixels.arrow"), table.schema) as w:
-        w.write_table(table, max_chunksize=pick.randint(3, 20))
+        w.write_table(table, max_chunksize=sized(3, pick.randint(3, 20)))
     with pa.ipc.open_stream(str(out / "pixels.arrow")) as r:
         assert r.read_all().to_pylist() == table.to_pylist()
     finish(out, "pixels_arrow", rows, f"hf:{out}/pixels.arrow")
@@ -431,12 +431,12 @@ def columns(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
             for i in range(len(table))
         ]
 
-    table = columns_table(rng, pick, pick.randint(20, 90))
+    table = columns_table(rng, pick, sized(9, pick.randint(20, 90)))
     plain = [c for c in table.column_names if c not in ("pair", "box")]  # without Arrow's schema they have any length
     for name, keep in (("columns", True), ("columns_plain", False)):
         path = out / f"{name}.parquet"
         part = table if keep else table.select(plain)
-        group, page = pick.randint(7, 40), pick.choice(["1.0", "2.0"])
+        group, page = sized(5, pick.randint(7, 40)), pick.choice(["1.0", "2.0"])
         pq.write_table(part, path, store_schema=keep, row_group_size=group, data_page_version=page)
         without = [] if keep else ["span"]  # a number then
         assert pq.read_table(path).drop_columns(without).to_pylist() == part.drop_columns(without).to_pylist()
@@ -444,10 +444,10 @@ def columns(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     some = [i if pick.random() < 0.6 else None for i in range(len(table))]
     holes = table.drop_columns("box").take(pa.array(some, pa.int64()))  # a list of fixed length has no default
     without = holes.drop_columns("pair")  # pyarrow writes no nulls of fixed length into Parquet
-    pq.write_table(without, out / "nulls.parquet", row_group_size=pick.randint(7, 40))
+    pq.write_table(without, out / "nulls.parquet", row_group_size=sized(5, pick.randint(7, 40)))
     finish(out, "columns_nulls", rows_of(without), f"parquet:{out}/nulls.parquet?nulls=default")
     with pa.OSFile(str(out / "nulls.arrow"), "wb") as f, pa.ipc.new_file(f, holes.schema) as w:
-        w.write_table(holes, max_chunksize=pick.randint(7, 40))
+        w.write_table(holes, max_chunksize=sized(5, pick.randint(7, 40)))
     finish(out, "columns_nulls_arrow", rows_of(holes), f"hf:{out}/nulls.arrow?nulls=default")
     old = table.select(["exactly", "colour"])
     pq.write_table(old, out / "old.parquet", use_deprecated_int96_timestamps=True, store_decimal_as_integer=True)
@@ -466,7 +466,7 @@ def columns(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "columns_pandas", rows, f"parquet:{out}/pandas.parquet")
 
     with pa.OSFile(str(out / "columns.arrow"), "wb") as f, pa.ipc.new_file(f, table.schema) as w:
-        w.write_table(table, max_chunksize=pick.randint(7, 40))
+        w.write_table(table, max_chunksize=sized(5, pick.randint(7, 40)))
     with pa.OSFile(str(out / "columns.arrow")) as f, pa.ipc.open_file(f) as r:
         assert r.read_all().to_pylist() == table.to_pylist()
     finish(out, "columns_arrow", rows_of(table), f"hf:{out}/columns.arrow")
@@ -494,14 +494,16 @@ def fasta(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     from Bio.SeqRecord import SeqRecord
     from pyfaidx import Fasta
 
-    letters = pick.choice(["ACDEFGHIKLMNPQRSTVWY", "ACGTN", "acgtn"])
+    letters, longest = pick.choice(["ACDEFGHIKLMNPQRSTVWY", "ACGTN", "acgtn"]), sized(200, 4000)
     for name, packed, index in (("fasta", False, False), ("fasta_fai", False, True), ("fasta_bgzip", True, False)):
         folder = out / name
         folder.mkdir()
         path = folder / ("all.fa.gz" if packed else "all.fa")
         parts = [
-            SeqRecord(Seq("".join(pick.choices(letters, k=pick.randint(1, 4000)))), id=f"s{i}|x", description="a word")
-            for i in range(pick.randint(20, 60))
+            SeqRecord(
+                Seq("".join(pick.choices(letters, k=pick.randint(1, longest)))), id=f"s{i}|x", description="a word"
+            )
+            for i in range(sized(5, pick.randint(20, 60)))
         ]
         with bgzf.open(str(path), "w") if packed else path.open("w") as f:
             SeqIO.write(parts, f, "fasta")

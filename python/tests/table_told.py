@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from record_told import sized as sized
 
 
 def value(x: Any) -> list[Any]:

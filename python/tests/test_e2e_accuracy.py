@@ -20,6 +20,7 @@ import accuracy
 SEEDS, EPOCHS, SAMPLES = 2, 8, 900
 
 
+@pytest.mark.nightly
 def test_every_order_teaches(tmp_path, torch):
     out = tmp_path / "accuracy.json"
     command = [

@@ -57,6 +57,7 @@ def samples(uri: str, batch: Any) -> list[tuple[int, str]]:
     return [(int(x), digest(i)) for i, x in zip(*batch, strict=True)]
 
 
+@pytest.mark.nightly
 @pytest.mark.audit("--whole")
 @pytest.mark.parametrize("scheme", DATASETS)
 def test_four_jobs_get_everything_once(scheme, container, world, tmp_path):
@@ -87,6 +88,7 @@ def test_four_jobs_get_everything_once(scheme, container, world, tmp_path):
         proxy.close()
 
 
+@pytest.mark.nightly
 def test_what_is_wrong_is_named_without_the_key(container, world, tmp_path):
     server, _ = container
     url = f"http://127.0.0.1:{server.port}"

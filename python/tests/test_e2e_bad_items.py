@@ -141,10 +141,15 @@ def test_a_worker_that_opens_cuda_where_there_is_none_is_quoted(real, torch):
     assert bad.id == 4 and "CUDA" in bad.reason.upper()
 
 
+@pytest.mark.nightly
 def test_items_of_two_gibibytes_are_refused(real):
     """Their memory is never written, so the test needs none."""
     with pytest.raises(larder.InvalidError, match=r"field 0.*dimension is .* not 2147483648"):
         real(Items(8, lambda i: np.zeros(2 << 30, np.uint8)), batch_size=4)
+
+
+@pytest.mark.nightly
+def test_items_of_two_gibibytes_from_workers_are_refused(real):
     late = Items(14, lambda i: np.broadcast_to(np.zeros(1, np.uint8), (2 << 30 if i == 4 else 5,)))
     loader = real(late, batch_size=14, num_workers=2, on_error="skip")
     assert [len(b) for b in loader] == [13]

@@ -32,6 +32,7 @@ def written(tmp_path_factory):
     return out
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_samples_are_those_of_ffcv(real, written, seed):
     out = written / str(seed)

@@ -4,6 +4,7 @@ jobs and more, a state taken in the middle, subsets, files that change.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from real import formats, pillow
 
 import larder
 
+OWN_DAEMON = True
 HERE = Path(__file__).resolve()
 ROWS = 240
 # without the images: those are compared once, for each format
@@ -28,17 +30,48 @@ NAMES = {"tars": ("cls", "txt", "png")}
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 
 
-def write(out: Path, rows: int, seed: int, *names: str) -> Path:
+def write(out: Path, rows: int, seed: int, *names: str, python: Any = None) -> Path:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "home")}
-    script = [formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed), *names]
+    script = [python or formats(), "-W", "ignore", HERE.parent / "block_files.py", out, str(rows), str(seed), *names]
     subprocess.run(script, check=True, timeout=600, env=env, stderr=sys.stderr)
     return out
 
 
+def of_both_lanes(*golden: str) -> list[Any]:
+    """Names of formats: those whose files are golden, and in the nightly lane all that block_files.py writes."""
+    return [*golden, *(pytest.param(f"written {name}", marks=pytest.mark.nightly) for name in FORMATS)]
+
+
 @pytest.fixture(scope="module")
-def sets(tmp_path_factory):
-    """The folder of what block_files.py wrote."""
-    return write(tmp_path_factory.mktemp("blocks"), ROWS, 1)
+def folders(golden, tmp_path_factory):
+    """The folder with a format's files of block_files.py, and where they were written: those of the golden set "blocks",
+    those that need no package of a format, or those of all formats.
+    """
+    made = {}
+
+    def folder(written, name):
+        if not written and name != "lines":
+            return golden / "blocks", ""
+        names, python = ([], None) if written else ([name], sys.executable)
+        if written not in made:
+            made[written] = write(tmp_path_factory.mktemp("blocks"), ROWS, 1, *names, python=python)
+        return made[written], f"{made[written]}/"
+
+    return folder
+
+
+@pytest.fixture
+def sets(folders, tmp_path):
+    """The name of a format, and the uri of its files, which no other test has read."""
+
+    def uri(name):
+        kind, _, of = name.rpartition(" ")
+        folder, at = folders(bool(kind), of)
+        shutil.copytree(folder, tmp_path / "sets", dirs_exist_ok=True)
+        scheme, _, rest = (folder / f"{of}.uri").read_text().partition(":")
+        return of, f"{scheme}:{tmp_path}/sets/{rest.removeprefix(at)}"
+
+    return uri
 
 
 def numbers(name: str, batch: dict[str, Any]) -> list[int]:
@@ -70,9 +103,9 @@ def found(c: Any) -> int:
     return sum(c.hits[k] for k in ("block", "shared_block", "encoded", "decoded"))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", of_both_lanes("parquet", "mds", "tars", "lines"))
 def test_two_jobs_read_each_block_once(real, sets, name):
-    uri = (sets / f"{name}.uri").read_text()
+    name, uri = sets(name)
     arguments: dict[str, Any] = {
         "batch_size": 5,
         "shuffle": True,
@@ -109,9 +142,9 @@ def test_two_jobs_read_each_block_once(real, sets, name):
         x.close()
 
 
-@pytest.mark.parametrize("name", ["parquet", "shuffled", "tars", "frames"])
+@pytest.mark.parametrize("name", of_both_lanes("parquet", "tars"))
 def test_an_epoch_goes_on_in_the_middle(real, sets, name):
-    uri = (sets / f"{name}.uri").read_text()
+    name, uri = sets(name)
     arguments: dict[str, Any] = {
         "batch_size": 5,
         "shuffle": True,
@@ -192,6 +225,7 @@ def test_what_has_no_blocks_says_why(real, tmp_path):
         real(f"npz:{tmp_path}/a.npz", batch_size=3, shuffle=True, order="blocks(4)")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_lines_of_frames_are_those_of_their_readers(real, tmp_path, seed):
     """Each member of gzip and frame of zstd ends anywhere in a line; a run of them is what is unpacked at once."""
@@ -212,18 +246,35 @@ def test_lines_of_frames_are_those_of_their_readers(real, tmp_path, seed):
 
 
 def test_a_subset_has_blocks_of_its_own_rows(real, sets):
-    uri = (sets / "parquet.uri").read_text()
     loader = real(
-        uri, batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list", subset="number < 50"
+        sets("parquet")[1], batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list",
+        subset="number < 50",
     )
     for _ in range(2):
         assert sorted(drained("parquet", loader)) == list(range(50))
     loader.close()
 
 
+def test_lines_that_are_written_again_are_followed(server, real, sets, tmp_path):
+    folder = tmp_path / "lines"
+    shutil.copytree(sets("lines")[1].partition(":")[2], folder)
+    loader = real(f"jsonl:{folder}", batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list")
+    assert sorted(drained("lines", loader)) == list(range(ROWS))
+    first = sorted(folder.iterdir())[0]
+    with gzip.open(first, "rt", encoding="utf-8") as f:
+        gone = {json.loads(line)["number"] for line in f}
+    new = range(ROWS, ROWS + 40)
+    with gzip.open(first, "wt", encoding="utf-8") as f:
+        f.writelines(json.dumps({k: row(i)[k] for k in ("number", "text")}) + "\n" for i in new)
+    server.cli("dataset", "refresh", f"jsonl:{folder}")
+    assert sorted(drained("lines", loader)) == sorted({*range(ROWS), *new} - gone)
+    loader.close()
+
+
+@pytest.mark.nightly
 def test_a_changed_file_is_followed(server, real, sets, tmp_path):
     folder = tmp_path / "parquet"
-    shutil.copytree(sets / "parquet", folder)
+    shutil.copytree(sets("parquet")[1].partition(":")[2], folder)
     loader = real(f"parquet:{folder}", batch_size=5, shuffle=True, order="blocks(3, 4KiB)", prefetch=1, ragged="list")
     assert sorted(drained("parquet", loader)) == list(range(ROWS))
     more = tmp_path / "more"

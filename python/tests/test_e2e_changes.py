@@ -70,6 +70,7 @@ def table(version: int) -> list[tuple[int, str]]:
     return [(10_000 + 10 * i + version, f"{str(version) * 8} {i:04}") for i in range(ROWS)]
 
 
+@pytest.mark.nightly
 @pytest.mark.audit("--in-place")
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("scheme", URIS)

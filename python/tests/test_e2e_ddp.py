@@ -71,6 +71,7 @@ def ids_of(loader):
     return f"[i for *_, ids in {loader} for i in ids.tolist()]"
 
 
+@pytest.mark.nightly
 def test_rank_0_validates_alone(ranks):
     said, outs = ranks(BEGIN + RANK0 + "say(batches=len(train), place=repr(train))\n")
     assert (
@@ -88,6 +89,7 @@ def test_all_ranks_validate(ranks):
     assert lines[0] == lines[1] and lines[0][0].endswith(f"of {M} right")
 
 
+@pytest.mark.nightly
 def test_checkpoints(ranks, tmp_path):
     """The page's loop dies in the second epoch and is run again: on two ranks, then on one; over all of them each
     sample comes once.
@@ -120,6 +122,7 @@ def test_checkpoints(ranks, tmp_path):
         )
 
 
+@pytest.mark.nightly
 def test_what_a_rank_gets(ranks):
     code = BEGIN.replace("shuffle=True,", "shuffle=True, return_index=True,")
     again = code[code.index("train =") : code.index("net =")].replace("train = ", "all = ")
@@ -133,6 +136,7 @@ def test_what_a_rank_gets(ranks):
         assert all(s[k]["n"] == 5 and s[k]["all"] == N for s in said)
 
 
+@pytest.mark.nightly
 def test_a_rank_alone_is_warned_and_continues(ranks):
     code = BEGIN.replace("shuffle=True,", "shuffle=True, return_index=True, timeout=2 if rank == 0 else 60,") + (
         "got = []\n"
@@ -172,6 +176,7 @@ def test_a_break_on_one_rank(ranks):
     assert [s[0] for s in said] == [{"first": 16, "then": 37, "epoch": 2}, {"first": 37, "then": 37, "epoch": 2}]
 
 
+@pytest.mark.nightly
 def test_every_rank_may_have_a_loader_of_its_own(ranks):
     """Also in a run that has a name, and when ranks have unlike numbers of them before those they share."""
     code = (
@@ -192,6 +197,7 @@ def test_every_rank_may_have_a_loader_of_its_own(ranks):
     assert len(set(one["ids"]) | set(two["ids"])) == 74
 
 
+@pytest.mark.nightly
 def test_ranks_that_have_not_all_loaded_a_state_are_refused(ranks):
     code = BEGIN.replace("shuffle=True,", "shuffle=True, timeout=60,") + (
         "it = iter(train)\nnext(it)\nstate = train.state_dict()\ndist.barrier()\ntrain.close()\ndist.barrier()\n"

@@ -13,6 +13,9 @@ from larder import ops
 N, H, W = 40, 30, 50
 
 
+OWN_DAEMON = True
+
+
 class Places:
     """Items that know where each pixel comes from: its place is in the image (red, green), in the mask and in points.
 

@@ -71,6 +71,7 @@ def words(uri: str) -> list[tuple[int, str]]:
         return [(int(i), w) for batch in loader for i, w in zip(batch["id"], batch["word"], strict=True)]
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_files_of_a_web_server_are_those_of_the_folder(web, place):
     """Images and records; each sample is one range, and with a disk tier one for all epochs and after a restart."""
@@ -98,6 +99,7 @@ def test_files_of_a_web_server_are_those_of_the_folder(web, place):
             place.daemon(disk=True, SSL_CERT_FILE=str(web.authority))
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_a_server_of_an_unknown_authority_is_refused(web, place):
     """AWS_CA_BUNDLE names one beside those of the system."""
@@ -110,6 +112,7 @@ def test_a_server_of_an_unknown_authority_is_refused(web, place):
     assert len(images(uri)) == 36
 
 
+@pytest.mark.nightly
 def test_what_is_missing_or_changed_is_named(web, place):
     """The shard that is not there, and the file that is another one since it was indexed: an error, never a mix."""
     d = place.daemon(SSL_CERT_FILE=str(web.authority))
@@ -130,6 +133,7 @@ def test_what_is_missing_or_changed_is_named(web, place):
     assert "v" in words(f"jsonl:https://{web.host}/lines.jsonl")[2][1]
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_requests_go_through_the_proxy(web, place):
     """HTTPS_PROXY: the proxy finds the host, sees only its name, and the certificate is the server's."""

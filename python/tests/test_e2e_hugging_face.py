@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 from real import PATIENCE, formats
 
+OWN_DAEMON = True
 HERE = Path(__file__).resolve().parent
 KINDS = 16
+
+
+pytestmark = pytest.mark.nightly  # each test starts processes that import datasets
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from real import draw
 import larder
 from larder import ops
 
+OWN_DAEMON = True
 N = 40
 pytestmark = pytest.mark.filterwarnings(
     "ignore::larder.DatasetWarning", "ignore::larder.KeptBatchesWarning", "ignore::larder.NotSharedWarning"
@@ -110,6 +111,7 @@ def test_the_batches_are_those_of_a_dataset_in_python(tars, real, name, workers)
     assert_equal(files, twin)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_workers_may_be_started_otherwise(tars, real, start):
     kw = {**ARGS, "transform": [*CROP, halved.bind(by=3)]}

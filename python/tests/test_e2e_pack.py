@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_files import packs
 from killed import run_killed, timed
-from real import draw, find_binary, formats, listing
+from real import draw, find_binary, formats, listing, night
 from test_e2e_packed import rows
 
 HERE = Path(__file__).resolve()
@@ -43,6 +44,16 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def test_packs_have_the_bytes_that_the_formats_own_readers_read(golden, tmp_path):
+    """Of the set "larder_packs": images and records. Their readers read these very bytes when the set was made, and
+    MosaicML's writer wrote the same shards.
+    """
+    want = json.loads((golden / "larder_packs" / "digests.json").read_text())
+    assert len(want) == 7 and all(len(files) > 1 for files in want.values())
+    assert packs(golden, tmp_path) == want
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_packs_are_read_by_the_formats_own_readers(real, pack, tmp_path, seed):
     from PIL import Image
@@ -74,6 +85,7 @@ def test_packs_are_read_by_the_formats_own_readers(real, pack, tmp_path, seed):
     assert ours == tree(own)
 
 
+@pytest.mark.nightly
 def test_properties_and_small_datasets_of_other_formats(real, pack, tmp_path):
     """Grey images of idx files, with --properties: a .json member, and columns that streaming reads."""
     data = tmp_path / "idx"
@@ -107,7 +119,7 @@ print(json.dumps([a, b]))
         assert all((np.asarray(i) == pixels[n][..., None]).all() for i, n in zip(images, index, strict=True))
 
 
-@pytest.mark.parametrize("scheme", ["wds", "mds"])
+@pytest.mark.parametrize("scheme", ["wds", *night("mds")])
 def test_a_pack_that_is_killed_goes_on_to_the_same_bytes(pack, tmp_path, scheme):
     folder = draw(tmp_path / "images", 4, 40, seed=5, size=(60, 200))
     how = ["--shard-size", "64KiB", "--max-size", "150", "--quality", "85", "--shuffle", "3"]

@@ -38,6 +38,7 @@ def named(uri: str, fields: str) -> str:
     return f"{uri.partition('?')[0]}?fields={fields}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_packs_of_records_are_read_by_the_formats_own_readers(tmp_path, seed):
     out, packs = tmp_path / "out", tmp_path / "packs"
@@ -150,6 +151,7 @@ def written(tmp_path: Path, seed: int, each: int) -> tuple[Path, Path]:
     return folder, out
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("flags", [("--max-size", 50), ("--max-size", 50, "--quality", 90)], ids=["size", "quality"])
 def test_images_of_records_become_what_plain_images_become(tmp_path, flags):
     folder, records = written(tmp_path, 4, 17)
@@ -179,6 +181,7 @@ def test_images_of_records_become_what_plain_images_become(tmp_path, flags):
         assert theirs[at] == [[*r[:5], t] for r, t in zip(want, text, strict=True)], at
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("to", ["wds", "mds"])
 def test_a_pack_of_smaller_records_that_is_killed_goes_on_to_the_same_bytes(tmp_path, to):
     _, records = written(tmp_path, 5, 60)

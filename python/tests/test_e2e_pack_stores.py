@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from killed import run_killed, timed
-from real import draw, find_binary, formats
+from real import draw, find_binary, formats, night
 from s3 import CREDENTIALS, SECRET, Server, images
 from test_e2e_pack import tree
 
@@ -47,6 +47,7 @@ def run(bucket: Server, folder: Path, *args: Any) -> dict[str, Any]:
     return json.loads(p.stdout)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["wds", "mds"])
 def test_a_pack_in_a_bucket_is_that_in_a_folder(scheme, bucket, world, tmp_path):
     folder = draw(tmp_path / "images", 4, 9, seed=3, size=(1, 90))
@@ -76,7 +77,7 @@ def test_a_pack_in_a_bucket_is_that_in_a_folder(scheme, bucket, world, tmp_path)
     assert theirs["wds"] == theirs["mds"] and [r[0] for r in theirs["wds"]] == [label for label, _ in want]
 
 
-@pytest.mark.parametrize("scheme", ["wds", "mds"])
+@pytest.mark.parametrize("scheme", ["wds", *night("mds")])
 def test_a_pack_into_a_bucket_that_is_killed_goes_on(scheme, bucket, tmp_path):
     folder = draw(tmp_path / "images", 4, 30, seed=5, size=(60, 200))
     flags = ["--shard-size", "64KiB", "--max-size", "150", "--quality", "85", "--shuffle", "3"]

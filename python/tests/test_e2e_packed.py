@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_files import cut, wanted
 from PIL import Image
 from real import draw, formats
 
@@ -34,6 +35,19 @@ def rows(loader):
     return [out[i] for i in sorted(out)]
 
 
+def test_golden_samples_are_those_of_the_formats_own_readers(real, golden):
+    """Of the set "packed": small files of all the kinds that packed_files.py writes."""
+    sets = wanted(golden / "packed")
+    assert len(sets) == 8
+    for told in sets:
+        loader = real(
+            f"{told['name'][:3]}:{golden}/packed/{told['name']}", batch_size=3, shuffle=True, seed=1, return_index=True
+        )
+        assert len(told["rows"]) > 5 and cut(rows(loader)) == told["rows"], told["name"]
+        loader.close()
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_samples_are_those_of_the_formats_own_readers(real, tmp_path, seed):
     folder = draw(tmp_path / "images", 4, 9, seed=seed, size=(1, 90))

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from real import PATIENCE, digest, draw, formats
+from real import PATIENCE, digest, draw, formats, night
 from s3 import Proxy, Server, World, images, pack
 
 import larder
@@ -112,7 +112,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("what", ANSWERS)
+@pytest.mark.parametrize("what", ["cut", *night(*(x for x in ANSWERS if x != "cut"))])
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_two_jobs_get_everything_once_over_a_bad_network(what, bucket, world):
     proxy = Proxy(bucket, lambda n: ANSWERS[what].get(n % 29))
@@ -160,8 +160,13 @@ def rows(uri: str, **arguments: Any) -> list[tuple[int, str]]:
         return [(int(i), t) for batch in loader for i, t in zip(batch["id"], batch["text"], strict=True)]
 
 
-@pytest.mark.parametrize("scheme", ["jsonl", "parquet"])
-@pytest.mark.parametrize("what", ANSWERS)
+@pytest.mark.parametrize(
+    ("what", "scheme"),
+    [
+        ("refused", "jsonl"),
+        *night(*((w, s) for w in ANSWERS for s in ("jsonl", "parquet") if (w, s) != ("refused", "jsonl"))),
+    ],
+)
 def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, world):
     n = 40
     uri, how = records(bucket, scheme, n, 1), list(ANSWERS[what].values())
@@ -180,6 +185,7 @@ def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, worl
         proxy.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["jsonl", "parquet"])
 def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket, world):
     """Requests wait beside each other, at most as many as the settings of the store allow."""
@@ -202,6 +208,7 @@ def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket
         proxy.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world):
     state: dict[str, Any] = {"how": None}
@@ -266,7 +273,7 @@ def large(bucket: Server, scheme: str, images: Path) -> tuple[str, int, int]:
 
 
 @pytest.mark.audit("--whole")
-@pytest.mark.parametrize(("scheme", "shared"), [("wds", True), ("mds", True), ("wds", False)])
+@pytest.mark.parametrize(("scheme", "shared"), [("wds", True), *night(("mds", True), ("wds", False))])
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
 def test_four_jobs_on_more_than_memory_holds(scheme, shared, bucket, world, tmp_path):
     """Four jobs in step, and a tier of an eighth of the dataset: every job has every sample of every epoch, for less

@@ -8,6 +8,8 @@ from test_e2e_python import Items, loader_of, same
 import larder
 
 __all__ = ["loader_of"]
+OWN_DAEMON = True
+
 pytestmark = [pytest.mark.filterwarnings("ignore::larder.NotSharedWarning")]
 
 

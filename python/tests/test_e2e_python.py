@@ -17,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real import PATIENCE, pillow
+from real import PATIENCE, night, pillow
 
 import larder
+
+OWN_DAEMON = True
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::larder.{w}")
@@ -128,10 +130,12 @@ def item(rng, torch, depth=0):
     }[kind]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_generated_datasets_give_torchs_batches(loader_of, torch, workers):
+@pytest.mark.parametrize(
+    ("workers", "seeds"), [(0, range(8)), (2, range(4)), *night((0, range(8, 20)), (2, range(4, 20)))]
+)
+def test_generated_datasets_give_torchs_batches(loader_of, torch, workers, seeds):
     """20 structures without workers and 20 with two, in the dataset's order, two epochs."""
-    for seed in range(20):
+    for seed in seeds:
         rng = random.Random(1000 * workers + seed)
         n, size, drop = rng.randint(1, 30), rng.randint(1, 9), rng.random() < 0.3 and seed > 3
         dataset = Items(n, item(rng, torch))
@@ -299,7 +303,7 @@ def job(socket, name, path, orders, results, together):
             epochs.append([])
             for b in it:
                 epochs[-1] += b[:, 0].tolist()
-                time.sleep(0.02)  # the training step
+                together.wait(PATIENCE)  # a training step: none of the two is alone for a moment
         results.put((name, [sorted(e) for e in epochs]))
 
 
@@ -373,6 +377,7 @@ def test_a_dataset_declared_constant_that_is_not_is_warned_of(real):
 # ---- what goes wrong
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_start_methods(loader_of, torch, method):
     ours = loader_of(list(range(20)), batch_size=6, num_workers=2, multiprocessing_context=method)

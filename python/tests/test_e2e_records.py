@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_files import cut, wanted
 from real import formats
 from record_told import told
 
@@ -49,6 +50,21 @@ def written(tmp_path_factory):
     return make
 
 
+def test_golden_fields_are_those_of_the_formats_own_readers(real, golden):
+    """Of the set "records": small files of all the kinds that record_files.py writes."""
+    uris = 0
+    for want in wanted(golden / "records"):
+        for uri in want["uris"]:
+            scheme, _, rest = uri.partition(":")
+            loader = real(f"{scheme}:{golden}/records/{rest}", batch_size=3, shuffle=True, seed=1, return_index=True)
+            got = rows(loader, want["rows"][0])
+            assert [cut(r) for r in got] == want["rows"] and len(got) > 4, uri
+            loader.close()
+            uris += 1
+    assert uris == 47
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_fields_are_those_of_the_formats_own_readers(real, written, seed):
     out, want = written(seed)
@@ -62,6 +78,7 @@ def test_fields_are_those_of_the_formats_own_readers(real, written, seed):
             loader.close()
 
 
+@pytest.mark.nightly
 def test_fields_over_https_are_those_of_the_formats_own_readers(written, over_https):
     """Each dataset once, from nginx."""
     out, want = written(1)

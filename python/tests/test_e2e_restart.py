@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 from lives import record
-from real import HERE, PATIENCE, draw, find_binary, pillow
+from real import HERE, PATIENCE, draw, find_binary, night, pillow
 from s3 import pack
 
 import larder
@@ -145,7 +145,7 @@ def unread(loader):
         seq += 1
 
 
-@pytest.mark.parametrize("order", ["stratified", "strict", "fixed"])
+@pytest.mark.parametrize("order", ["stratified", *night("strict", "fixed")])
 def test_what_was_given_out_comes_again_under_its_number(order, folder, lives, loads):
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", order=order, job="again", prefetch=4)
@@ -279,8 +279,10 @@ def lose(loader):
     return kept
 
 
-@pytest.mark.parametrize("order", ["fixed", "stratified", None])
-@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize(
+    ("restarts", "order"),
+    [(0, "fixed"), (1, "stratified"), *night((0, "stratified"), (0, None), (1, "fixed"), (1, None))],
+)
 def test_a_cut_connection_is_gone_on_with(restarts, order, folder, lives, loads):
     """With the very next batch, however often it is cut, and also before the daemon has seen it; no epoch is begun
     afresh.

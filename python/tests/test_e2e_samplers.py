@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from real import PATIENCE, draw
+from real import PATIENCE, draw, night
 from test_e2e_python import Items, item, same
 
 import larder
@@ -23,6 +23,8 @@ from larder import _stream
 torch = pytest.importorskip("torch")
 data = torch.utils.data
 sampled = pytest.importorskip("sampled")
+
+OWN_DAEMON = True
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::larder.{w}")
@@ -112,10 +114,16 @@ def how(r, n):
     ][kind]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_samplers_give_torchs_batches(loader_of, workers):
+CASES = int(os.environ.get("LARDER_CASES", "0"))
+
+
+@pytest.mark.parametrize(
+    ("workers", "seeds"),
+    [(0, range(7)), (2, range(3)), *night((0, range(7, CASES or 20)), (2, range(3, CASES or 10)))],
+)
+def test_samplers_give_torchs_batches(loader_of, workers, seeds):
     """Generated datasets under generated samplers, three epochs, from one state of torch's random numbers."""
-    for seed in range(int(os.environ.get("LARDER_CASES", 10 if workers else 20))):
+    for seed in seeds:
         r = random.Random(100 * workers + seed)
         items = Items(r.randint(1, 25), item(r, torch))
         arguments = how(r, len(items))
@@ -464,7 +472,7 @@ def test_a_sampler_that_is_changed_is_followed(loader_of):
 def test_a_changed_sampler_that_cannot_be_followed(loader_of):
     chosen = data.SubsetRandomSampler(range(6))
     numbers = [torch.tensor(i) for i in range(20)]
-    ranks = loader_of(numbers, sampler=chosen, name="numbers", num_workers=1, rank=0, world_size=2, job="both")
+    ranks = loader_of(numbers, sampler=chosen, name="numbers-of-ranks", num_workers=1, rank=0, world_size=2, job="both")
     chosen.indices = [1]
     with pytest.raises(larder.InvalidError, match=r"order is that of several ranks.*make a new DataLoader"):
         iter(ranks)

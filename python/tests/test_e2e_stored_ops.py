@@ -15,6 +15,7 @@ from real import formats
 import larder
 from larder import ops
 
+OWN_DAEMON = True
 HERE = Path(__file__).resolve()
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
@@ -36,9 +37,11 @@ class Scenes:
         return {**{k: self._arrays[f"{k}{i}"] for k in self.names[:3]}, "n": i}
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Scenes in three formats, written once."""
+@pytest.fixture(scope="module", params=["golden", pytest.param("large", marks=pytest.mark.nightly)])
+def written(request, golden, tmp_path_factory):
+    """Scenes in three formats: small ones of the set "scenes", or large ones, written once."""
+    if request.param == "golden":
+        return golden / "scenes"
     out = tmp_path_factory.mktemp("scenes")
     subprocess.run([formats(), "-W", "ignore", HERE.parent / "joint_files.py", out, "1"], check=True, timeout=600)
     return out

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_files import cut, wanted
 from real import formats
 from table_told import value
 
@@ -32,7 +33,7 @@ def tables(tmp_path_factory):
     return out
 
 
-def wanted(told):
+def wanted_of(told):
     """Of an image file its pixels, of others themselves."""
     return {k: v[3] if len(v) > 3 else v for k, v in told.items()}
 
@@ -47,17 +48,30 @@ def samples(loader):
     return [out[i] for i in sorted(out)]
 
 
+def test_golden_fields_are_those_of_the_formats_own_readers(real, golden):
+    """Of the set "tables": small files of all the kinds that table_files.py writes."""
+    sets = wanted(golden / "tables")
+    assert len(sets) == 45
+    for told in sets:
+        scheme, _, rest = told["uri"].partition(":")
+        loader = real(f"{scheme}:{golden}/tables/{rest}", batch_size=3, shuffle=True, seed=1, return_index=True)
+        assert cut(samples(loader)) == [wanted_of(x) for x in told["rows"]], told["name"]
+        loader.close()
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_fields_are_those_of_the_formats_own_readers(real, tables, seed):
     found = sorted((tables / str(seed)).glob("*.uri"))
     assert len(found) >= 7
     for path in found:
-        want = [wanted(x) for x in json.loads(path.with_suffix(".json").read_text())]
+        want = [wanted_of(x) for x in json.loads(path.with_suffix(".json").read_text())]
         loader = real(path.read_text(), batch_size=7, shuffle=seed > 1, seed=seed, return_index=True)
         assert samples(loader) == want, path
         loader.close()
 
 
+@pytest.mark.nightly
 def test_fields_over_https_are_those_of_the_formats_own_readers(tables, over_https):
     """Each dataset of a seed once, from nginx; what needs more than .arrow files of a folder cannot be read there."""
     out = tables / "1"
@@ -65,25 +79,27 @@ def test_fields_over_https_are_those_of_the_formats_own_readers(tables, over_htt
     found = sorted(p for p in out.glob("*.uri") if p.stem != "hf_indices")
     assert {p.read_text().partition(":")[0] for p in found} == {"fasta", "hf", "lmdb", "mds", "parquet", "tfrecord"}
     for path in found:
-        want = [wanted(x) for x in json.loads(path.with_suffix(".json").read_text())]
+        want = [wanted_of(x) for x in json.loads(path.with_suffix(".json").read_text())]
         loader = load(path.read_text().replace(f":{out}/", ":"), batch_size=32, shuffle=True, return_index=True)
         assert samples(loader) == want, path
         loader.close()
 
 
-def test_classes_have_the_names_of_the_dataset(real, tables):
-    for name in ("hf", "parquet_hf"):
-        uri = (tables / "1" / f"{name}.uri").read_text()
-        want = json.loads((tables / "1" / f"{name}.json").read_text())
-        dogs = value(np.int64(1))
-        loader = real(uri, batch_size=5, subset="class == 'dog'", return_index=True)
-        assert samples(loader) == [wanted(x) for x in want if x["label"] == dogs]
+def test_classes_have_the_names_of_the_dataset(real, golden):
+    for told in wanted(golden / "tables"):
+        if told["name"] not in ("hf", "parquet_hf"):
+            continue
+        scheme, _, rest = told["uri"].partition(":")
+        dogs = cut(value(np.int64(1)))
+        want = [wanted_of(x) for x in told["rows"] if x["label"] == dogs]
+        loader = real(f"{scheme}:{golden}/tables/{rest}", batch_size=5, subset="class == 'dog'", return_index=True)
+        assert 0 < len(want) < len(told["rows"]) and cut(samples(loader)) == want
         loader.close()
 
 
-def test_a_damaged_record_costs_its_own_sample(real, tables, tmp_path):
+def test_a_damaged_record_costs_its_own_sample(real, golden, tmp_path):
     folder = tmp_path / "tfrecord"
-    shutil.copytree(tables / "1" / "tfrecord", folder)
+    shutil.copytree(golden / "tables" / "tfrecord", folder)
     path = sorted(folder.iterdir())[0]
     loader = real(f"tfrecord:{folder}", batch_size=4, on_error="skip", return_index=True)
     stat = path.stat()
@@ -101,18 +117,18 @@ def test_a_damaged_record_costs_its_own_sample(real, tables, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("hf:{0}/1/hf", "has the splits train, test"),
-        ("hf:{0}/1/hf?split=val", "has the splits train, test"),
-        ("hf:{0}/1", "no state.json"),
-        ("lmdb:{0}/1", "no data.mdb"),
-        ("lmdb:{0}/1/lmdb_text?value=jpeg", "not one of image, audio, bytes"),
-        ("parquet:{0}/1/parquet?fields=id,nothing", 'names "nothing"'),
+        ("hf:{0}/hf", "has the splits train, test"),
+        ("hf:{0}/hf?split=val", "has the splits train, test"),
+        ("hf:{0}", "no state.json"),
+        ("lmdb:{0}", "no data.mdb"),
+        ("lmdb:{0}/lmdb_text?value=jpeg", "not one of image, audio, bytes"),
+        ("parquet:{0}/parquet?fields=id,nothing", 'names "nothing"'),
         ("parquet:{0}/nowhere/*.parquet", "no file fits"),
-        ("tfrecord:{0}/1", "has no *.tfrecord"),
-        ("tfrecord:{0}/1/parquet/part-0.parquet", "the checksum of its length is wrong"),
+        ("tfrecord:{0}", "has no *.tfrecord"),
+        ("tfrecord:{0}/parquet/part-0.parquet", "the checksum of its length is wrong"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_words(real, tables, uri, words):
+def test_what_cannot_be_read_is_refused_with_words(real, golden, uri, words):
     with pytest.raises(larder.Error) as e:
-        real(uri.format(tables), batch_size=4)
+        real(uri.format(golden / "tables"), batch_size=4)
     assert words in str(e.value)

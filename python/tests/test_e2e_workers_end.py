@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from conftest import eventually
-from real import PATIENCE
+from real import PATIENCE, night
 
 import larder
 
@@ -31,8 +31,13 @@ def running(pids):
     return {p.pid for p in multiprocessing.active_children()} & set(pids)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("persistent", "method"),
+    [
+        *((False, "fork"), (True, "fork"), (False, "forkserver")),
+        *night((True, "forkserver"), (False, "spawn"), (True, "spawn")),
+    ],
+)
 def test_workers_end_with_a_forgotten_loader(server, method, persistent):
     loader, batches, pids = begun(server, multiprocessing_context=method, persistent_workers=persistent)
     assert running(pids) == set(pids)
@@ -45,8 +50,8 @@ def test_workers_end_with_a_forgotten_loader(server, method, persistent):
 
 def test_workers_of_others_stay(server):
     """Also where the workers of one inherited the other's pipes, and where both have the same dataset."""
-    first, a, first_pids = begun(server, name="numbers", version="1")
-    second, b, second_pids = begun(server, name="numbers", version="1")
+    first, a, first_pids = begun(server, name="numbers-of-workers", version="1")
+    second, b, second_pids = begun(server, name="numbers-of-workers", version="1")
     del second, b
     gc.collect()
     eventually(lambda: not running(second_pids), PATIENCE)

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from real import PATIENCE, ROOT, Daemon, draw, formats
+from real import PATIENCE, ROOT, Daemon, draw, formats, night
 
 import larder
 
 EXAMPLES = ROOT / "examples"
+OWN_DAEMON = True
 
 
 @pytest.fixture
@@ -75,11 +76,13 @@ def test_torch_train_learns_and_shares(server, torch):
 @pytest.mark.parametrize(
     ("name", "needs", "given", "made"),
     [
-        ("torchvision_folder", ["torchvision", "PIL"], 960, 240),
         ("image_and_mask", [], 960, 240),
-        ("audio_windows", ["torch"], 360, 120),
-        ("tokens", ["datasets", "tokenizers"], 1600, 400),
-        ("table_rows", ["pandas", "pyarrow"], 2400, 600),
+        *night(
+            ("torchvision_folder", ["torchvision", "PIL"], 960, 240),
+            ("audio_windows", ["torch"], 360, 120),
+            ("tokens", ["datasets", "tokenizers"], 1600, 400),
+            ("table_rows", ["pandas", "pyarrow"], 2400, 600),
+        ),
     ],
 )
 def test_datasets_in_python_are_shared(server, monkeypatch, name, needs, given, made):
@@ -95,11 +98,13 @@ def test_datasets_in_python_are_shared(server, monkeypatch, name, needs, given, 
 @pytest.mark.parametrize(
     ("name", "needs", "given", "made"),
     [
-        ("simple", [], 2 * 2 * 960, 960),
-        ("mnist", ["torchvision"], 2 * 2 * 512, 512),
-        ("imagenet", ["torch", "PIL"], 2 * 2 * 240, 240),
-        ("audio_pairs", [], 2 * 2 * 160, None),
         ("tokens", [], 2 * 2 * 480, 480),
+        *night(
+            ("simple", [], 2 * 2 * 960, 960),
+            ("mnist", ["torchvision"], 2 * 2 * 512, 512),
+            ("imagenet", ["torch", "PIL"], 2 * 2 * 240, 240),
+            ("audio_pairs", [], 2 * 2 * 160, None),
+        ),
     ],
 )
 def test_examples_of_tensorsocket(server, name, needs, given, made):
@@ -124,7 +129,7 @@ def test_torch_train_without_torch_says_so():
     )
 
 
-@pytest.mark.parametrize("kill", [[], ["--kill", "2"]])
+@pytest.mark.parametrize("kill", [*night([]), ["--kill", "2"]])
 def test_four_jobs(server, tmp_path, kill):
     pytest.importorskip("PIL.Image", reason="Pillow draws the images")
     images = draw(tmp_path / "seventy", 70, 4)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 from fake_samples import expected_fixed
+from real import night
 
 import larder
 from larder import _board
@@ -64,8 +65,13 @@ def test_the_end_of_a_batch_gives_its_slot_back_without_python_code(load, daemon
     assert words(peer)[lease.slot] == lease.generation
 
 
-@pytest.mark.parametrize("group", [0, 1, 2, 3])
-@pytest.mark.parametrize("prefetch", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("prefetch", "group"),
+    [
+        *((1, 1), (2, 0), (2, 3), (7, 2)),
+        *night((1, 0), (1, 2), (1, 3), (2, 1), (2, 2), (7, 0), (7, 1), (7, 3)),
+    ],
+)
 def test_slots_go_back_in_groups(load, daemon, group, prefetch):
     """Whenever the daemon wants to be told, every batch comes, once."""
     daemon.group = group
