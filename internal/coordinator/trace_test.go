@@ -73,7 +73,7 @@ func newTrace() *trace {
 var commands = map[string]func(*trace, *args){
 	"world": (*trace).world, "register": (*trace).register, "attach": (*trace).attach, "start": (*trace).start,
 	"join": (*trace).join, "work": (*trace).work, "hold": (*trace).keep, "unhold": (*trace).unhold,
-	"lose": (*trace).lose,
+	"lose":    (*trace).lose,
 	"release": (*trace).releases, "train": (*trace).train, "cut": (*trace).cut, "die": (*trace).die,
 	"leave": (*trace).leave, "reconnect": (*trace).reconnect, "restart": (*trace).restart, "give": (*trace).give,
 	"spoil": (*trace).spoil, "away": (*trace).goesAway, "back": (*trace).back, "pause": (*trace).pause,

@@ -44,8 +44,8 @@ def of_both_lanes(*golden: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def folders(golden, tmp_path_factory):
-    """The folder with a format's files of block_files.py, and where they were written: those of the golden set "blocks",
-    those that need no package of a format, or those of all formats.
+    """The folder with a format's files of block_files.py, and where they were written: those of the golden set
+    "blocks", those that need no package of a format, or those of all formats.
     """
     made = {}
 

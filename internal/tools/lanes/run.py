@@ -160,7 +160,8 @@ def retry(kind: str, first: Result, base: list[str], known: dict[str, Known]) ->
             result = (parse_go if kind == "go" else parse_pytest)(code, output)
             if code == 0:
                 entry = known[function_of(test)]
-                said.append(f"flaky: {test} passed on try {attempt} (listed since {entry.since}, {entry.owner}: {entry.cause})")
+                listed = f"listed since {entry.since}, {entry.owner}: {entry.cause}"
+                said.append(f"flaky: {test} passed on try {attempt} ({listed})")
                 break
             if result.hard or attempt > TRIES:
                 return code, [*said, f"not flaky: {test} failed on try {attempt} too. {result.hard}".rstrip()]

@@ -3,9 +3,9 @@
 
     table.py [BASE]
 
-A test that BASE had and this tree does not have needs a line in gone.txt, beside this file: name | reason. BASE defaults
-to the commit that gone.txt names in its first line. The exit code is 1 for a test that disappeared without a reason, for
-a line of gone.txt whose test exists, and for a test that no lane runs.
+A test that BASE had and this tree does not have needs a line in gone.txt, beside this file: name | reason. BASE
+defaults to the commit that gone.txt names in its first line. The exit code is 1 for a test that is gone without a
+reason, and for a line of gone.txt whose test exists.
 
 Go tests are named package.Test, Python tests file::test. Their lanes follow the Makefile: check has ./docs,
 ./internal/archtest and the generated references; faults has ./internal/chaostest; race and invariants have the packages
@@ -51,7 +51,7 @@ def is_test_file(path: str) -> bool:
     name = os.path.basename(path)
     if path.startswith(("python/tests/frameworks/", ".")) or "testdata/" in path:
         return False
-    return name.endswith("_test.go") or name.startswith("test_") and name.endswith(".py")
+    return name.endswith("_test.go") or (name.startswith("test_") and name.endswith(".py"))
 
 
 def go_tests(path: str, text: str) -> Iterator[tuple[str, bool]]:
@@ -65,7 +65,7 @@ def python_tests(path: str, text: str) -> Iterator[tuple[str, bool]]:
     """Names of the tests in a Python file, and whether each is marked nightly, by itself or by its file."""
     tree = ast.parse(text)
     module = any(
-        isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "pytestmark" and "nightly" in ast.unparse(n.value)
+        isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark" and "nightly" in ast.unparse(n.value)
         for n in tree.body
     )
 
