@@ -55,7 +55,8 @@ once. SIGHUP reads the configuration again and applies what can change live, or 
 		"limit reads from storage to so many bytes per second, e.g. 20MB/s")
 	cmd.Flags().StringVar(&cfg.socketGroup, "socket-group", "",
 		"let the members of a group (name or number) use the socket too; see docs/security.md")
-	cmd.Flags().DurationVar(&times.idle, "idle-exit", 0, "exit when no client has been connected for this time (default: never)")
+	cmd.Flags().DurationVar(&times.idle, "idle-exit", 0,
+		"exit when no client has been connected for this time (default: never)")
 	cmd.Flags().DurationVar(&times.drain, "drain-timeout", 10*time.Second,
 		"how long clients may finish their epochs after the first signal, where state.dir is none or this flag is given")
 	times.clock.register(cmd)

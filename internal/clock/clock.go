@@ -23,27 +23,27 @@ type Timer interface {
 }
 
 // Real returns the clock of package time.
-func Real() Clock { return real{} }
+func Real() Clock { return wall{} }
 
 // Or returns c, or the real clock where c is nil.
 func Or(c Clock) Clock {
 	if c == nil {
-		return real{}
+		return wall{}
 	}
 	return c
 }
 
-type real struct{}
+type wall struct{}
 
-func (real) Now() time.Time { return time.Now() }
+func (wall) Now() time.Time { return time.Now() }
 
-func (real) NewTimer(d time.Duration) Timer { return realTimer{time.NewTimer(d)} }
+func (wall) NewTimer(d time.Duration) Timer { return wallTimer{time.NewTimer(d)} }
 
-func (real) AfterFunc(d time.Duration, f func()) Timer { return realTimer{time.AfterFunc(d, f)} }
+func (wall) AfterFunc(d time.Duration, f func()) Timer { return wallTimer{time.AfterFunc(d, f)} }
 
-type realTimer struct{ *time.Timer }
+type wallTimer struct{ *time.Timer }
 
-func (t realTimer) Chan() <-chan time.Time { return t.C }
+func (t wallTimer) Chan() <-chan time.Time { return t.C }
 
 // Sleep waits for d. When ctx ends first, it returns ctx's cause.
 func Sleep(ctx context.Context, c Clock, d time.Duration) error {
@@ -59,7 +59,7 @@ func Sleep(ctx context.Context, c Clock, d time.Duration) error {
 
 // WithTimeout is context.WithTimeout on a clock.
 func WithTimeout(ctx context.Context, c Clock, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, ok := c.(real); ok {
+	if _, ok := c.(wall); ok {
 		return context.WithTimeout(ctx, d)
 	}
 	out := &timed{Context: ctx, done: make(chan struct{})}
@@ -118,7 +118,7 @@ var past = time.Unix(1, 0)
 
 // In ends what reads or writes after d. It replaces the deadline before.
 func (d *Deadline) In(after time.Duration) error {
-	if _, ok := d.clock.(real); ok {
+	if _, ok := d.clock.(wall); ok {
 		return d.set(time.Now().Add(after))
 	}
 	d.mu.Lock()

@@ -92,12 +92,12 @@ func TestSleepAndWithTimeout(t *testing.T) {
 			t.Fatal("it ended early")
 		}
 		pass(1)
-		if ctx.Err() != context.DeadlineExceeded || below.Err() != context.DeadlineExceeded || //nolint:errorlint // as is
+		if ctx.Err() != context.DeadlineExceeded || below.Err() != context.DeadlineExceeded ||
 			!errors.Is(<-slept, context.DeadlineExceeded) {
 			t.Errorf("after the timeout: %v, %v", ctx.Err(), below.Err())
 		}
 		cancel()
-		if ctx.Err() != context.DeadlineExceeded { //nolint:errorlint // as is
+		if ctx.Err() != context.DeadlineExceeded {
 			t.Errorf("then canceled: %v", ctx.Err())
 		}
 		ctx, cancel = clock.WithTimeout(t.Context(), c, time.Minute)

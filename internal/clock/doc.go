@@ -18,7 +18,8 @@
 //   - wall time that others see: the mark of a stop, ages of files, signatures of requests, lines of the log
 //   - what bounds another process or the kernel, and decides nothing: decoders and trials of images, the pause after a
 //     failed accept, the last second of gRPC and HTTP, polls for another process's lock
-//   - gRPC's keepalive, whose timers gRPC does not let others set
+//   - what a library times: gRPC's keepalive, HTTP's connections and handshakes
+//   - every command but serve: the notes of the owner of a pack, the wait of `larder stop`, recordings of traces
 //
 // The stepped clock is larder/internal/clock/stepped. The program contains it only in a build with -tags failpoints
 // (internal/archtest). larder/internal/testenv/steppedclock is the side of the test, which decides the time.

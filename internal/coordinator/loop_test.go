@@ -290,3 +290,20 @@ func TestLoopTakesSeveralEventsAtOnce(t *testing.T) {
 		<-done
 	})
 }
+
+// BenchmarkLoop is what the loop itself costs for an event: its channel, its clock and its timer.
+func BenchmarkLoop(b *testing.B) {
+	c, err := New(Config{Seed: 1, Bytes: func(ident.ObjectID) int64 { return 100 }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := &worker{events: make(chan Event)}
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- Loop(ctx, c, w.events, w, bubble) }()
+	for b.Loop() {
+		w.events <- ClientGone{Job: 1}
+	}
+	cancel()
+	<-done
+}

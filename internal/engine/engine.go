@@ -131,8 +131,9 @@ func New(cfg Config) (*Engine, error) {
 	})
 	if cfg.Journal.Found != nil {
 		r := &restorer{
-			core: core, do: e.Do, now: cfg.Clock.Now, jobs: e.jobs, memory: e.memory, room: e.room, library: e.library, compiler: e.compiler,
-			history: e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log,
+			core: core, do: e.Do, now: cfg.Clock.Now, jobs: e.jobs, memory: e.memory, room: e.room, library: e.library,
+			compiler: e.compiler,
+			history:  e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log,
 			acceptCorrupt: !cfg.Work.Limits.RefuseCorrupt,
 		}
 		if err := r.restore(context.Background(), cfg.Journal.Found); err != nil {

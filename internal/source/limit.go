@@ -43,7 +43,8 @@ type limiter struct {
 }
 
 func newLimiter(bytes, ops int64, c clock.Clock) *limiter {
-	return &limiter{clock: clock.Or(c), bytes: bucket{rate: float64(bytes)}, ops: bucket{rate: float64(ops)}, changed: make(chan struct{})}
+	return &limiter{clock: clock.Or(c), bytes: bucket{rate: float64(bytes)}, ops: bucket{rate: float64(ops)},
+		changed: make(chan struct{})}
 }
 
 // set changes the limits, 0 = none. Debts are forgotten: who waits now takes again, under the new limits.

@@ -4,10 +4,12 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"larder/internal/clock/stepped"
+	"larder/internal/testenv"
 	"larder/internal/testenv/steppedclock"
 )
 
@@ -27,13 +29,23 @@ func TestFollowersStepTogether(t *testing.T) {
 	if !a.Now().Equal(s.Now()) {
 		t.Errorf("it begins at %v, the test at %v", a.Now(), s.Now())
 	}
-	a.AfterFunc(time.Minute, func() { fired++ })
+	var over atomic.Bool
+	a.AfterFunc(time.Minute, func() { // it takes until the test waits for it
+		for looks := 0; looks < 200 && !over.Load(); {
+			if waiting, _ := testenv.Parked("steppedclock.(*Server).Advance"); waiting == 1 {
+				looks++
+			}
+		}
+		if !over.Load() {
+			fired++
+		}
+	})
 	s.Advance(time.Minute - 1)
 	if fired != 0 {
 		t.Error("it fired early")
 	}
 	s.Advance(1)
-	if fired != 1 {
+	if over.Store(true); fired != 1 {
 		t.Errorf("it fired %d times when the step was answered", fired)
 	}
 	b := follow()
