@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	larderv1 "larder/proto/larder/v1"
 )
@@ -44,7 +43,7 @@ func TestDecodersAreKilled(t *testing.T) {
 	c := train(d, specs(images(t, 90, 320, 240), "decoders-"), 0)
 	for range kills {
 		c.check()
-		time.Sleep(time.Duration(10+r.IntN(60)) * time.Millisecond)
+		c.lives(d, int64(r.IntN(20)))
 		if pids := d.decoders(); len(pids) > 0 {
 			_ = syscall.Kill(pids[r.IntN(len(pids))], syscall.SIGKILL)
 		}

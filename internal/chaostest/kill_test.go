@@ -38,7 +38,7 @@ func TestDaemonIsKilled(t *testing.T) {
 	for kill := range kills {
 		c.check()
 		if kill%2 == 0 { // at a random moment
-			time.Sleep(time.Duration(r.IntN(60_000)) * time.Microsecond)
+			c.lives(d, int64(max(0, r.IntN(60)-20))) // a third of them as soon as it is ready
 			d.kill()
 			moments++
 			d.must()
@@ -52,7 +52,7 @@ func TestDaemonIsKilled(t *testing.T) {
 		}
 		d.kill()
 		if ok := d.start(fmt.Sprintf("%s:%d", p, n)); ok {
-			if _, died := d.died(300 * time.Millisecond); !died {
+			if _, died := c.lives(d, 150); !died {
 				d.kill() // not every life writes a snapshot
 			}
 		}
@@ -103,6 +103,18 @@ func TestDaemonIsKilled(t *testing.T) {
 	}
 }
 
+// lives waits until the clients have taken n more batches, or the daemon has died.
+func (c *class) lives(d *daemon, n int64) (code int, died bool) {
+	c.t.Helper()
+	from := c.taken()
+	eventually(c.t, fmt.Sprintf("%d batches are taken, or the daemon dies", n), func() bool {
+		c.check()
+		code, died = d.died(0)
+		return died || c.taken() >= from+n
+	})
+	return code, died
+}
+
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -132,7 +144,7 @@ func TestDiskFails(t *testing.T) {
 			started := d.start(fmt.Sprintf("%s:EIO:%d", p, n))
 			code, died := 0, !started
 			if started {
-				code, died = d.died(300 * time.Millisecond)
+				code, died = c.lives(d, 150)
 			} else {
 				code = d.cmd.ProcessState.ExitCode()
 			}

@@ -17,9 +17,10 @@ import (
 // while jobs train. The daemon waits or stops, and nothing that was given out is lost. LARDER_FULL_DISKS is how many
 // times.
 func TestDiskIsFull(t *testing.T) {
-	cycles, looks := times(t, "LARDER_FULL_DISKS", 3), 20
+	const full = "jobs wait for room" // in the log of the daemon
+	cycles, batches := times(t, "LARDER_FULL_DISKS", 3), int64(3000)
 	if cycles > 3 {
-		looks = 80
+		batches = 12_000
 	}
 	r := seed(t)
 	dir := images(t, 60, 24, 20)
@@ -49,15 +50,13 @@ func TestDiskIsFull(t *testing.T) {
 		}
 		var code int
 		var died, waits bool
-		for n := range looks { // until it shows: a daemon has some room of its own
-			before := c.taken()
-			if code, died = d.died(time.Duration(100+r.IntN(100)) * time.Millisecond); died {
-				break
-			}
-			if waits = c.taken() == before; waits && n > 0 {
-				break
-			}
-		}
+		said := strings.Count(d.log.String(), full)
+		before := c.taken()
+		eventually(t, "it waits, ends, or has room of its own", func() bool {
+			code, died = d.died(0)
+			waits = strings.Count(d.log.String(), full) > said
+			return died || waits || c.taken() >= before+batches // it has some room of its own
+		})
 		switch {
 		case died && code != 8:
 			t.Fatalf("the daemon ended with %d on a full disk: %s", code, d.log.String())
@@ -76,7 +75,7 @@ func TestDiskIsFull(t *testing.T) {
 			d.must()
 		} else { // it continues, or is about to end
 			eventually(t, "it continues or ends", func() bool { _, ended := d.died(0); return ended || c.taken() > n })
-			if _, ended := d.died(100 * time.Millisecond); ended {
+			if _, ended := c.lives(d, 40); ended { // more than was given out before
 				d.must()
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"larder/internal/testenv/steppedclock"
 )
 
 // process is a client in a process of its own.
@@ -62,7 +64,8 @@ func TestClientIsStopped(t *testing.T) {
 	stops, most := times(t, "LARDER_STOPS", 4), times(t, "LARDER_STOP_SECONDS", 2)
 	r := seed(t)
 	dir := images(t, 60, 24, 20)
-	d := newDaemon(t, "--set", "jobs.lease=3s")
+	clock := steppedclock.Start(t)
+	d := newDaemon(t, "--clock", clock.Address(), "--set", "jobs.lease=3s")
 	d.must()
 	others := train(d, specs(dir, "stop-"), 0)
 	others.more(1)
@@ -80,7 +83,10 @@ func TestClientIsStopped(t *testing.T) {
 			t.Fatalf("%v: %v %s", err, <-p.end, p.err.String())
 		}
 		before := others.taken()
-		time.Sleep(time.Duration(r.IntN(most*1000)) * time.Millisecond)
+		for range r.IntN(most * 8) { // eighths of a second
+			clock.Advance(time.Second / 8)
+			others.more(1)
+		}
 		others.more(2) // with one that is stopped among them
 		if others.taken() <= before {
 			t.Error("no other client continued")
