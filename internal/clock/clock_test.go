@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,8 +34,9 @@ func each(t *testing.T, f func(t *testing.T, c clock.Clock, pass func(time.Durat
 func TestTimersFireWhenTheirTimeHasCome(t *testing.T) {
 	each(t, func(t *testing.T, c clock.Clock, pass func(time.Duration)) {
 		from := c.Now()
-		timer, called := c.NewTimer(time.Minute), 0
-		f := c.AfterFunc(time.Minute, func() { called++ })
+		var called atomic.Int64
+		timer := c.NewTimer(time.Minute)
+		f := c.AfterFunc(time.Minute, func() { called.Add(1) })
 		received := func() bool {
 			select {
 			case <-timer.Chan():
@@ -44,12 +46,12 @@ func TestTimersFireWhenTheirTimeHasCome(t *testing.T) {
 			}
 		}
 		pass(time.Minute - 1)
-		if received() || called != 0 {
+		if received() || called.Load() != 0 {
 			t.Error("a timer fired early")
 		}
 		pass(1)
-		if !received() || called != 1 || c.Now().Sub(from) != time.Minute {
-			t.Errorf("after its time: called %d times at %v", called, c.Now().Sub(from))
+		if !received() || called.Load() != 1 || c.Now().Sub(from) != time.Minute {
+			t.Errorf("after its time: called %d times at %v", called.Load(), c.Now().Sub(from))
 		}
 		if timer.Stop() || f.Stop() {
 			t.Error("what has fired was stopped")
@@ -58,8 +60,8 @@ func TestTimersFireWhenTheirTimeHasCome(t *testing.T) {
 		f.Reset(time.Second)
 		pass(2 * time.Second) // the value is not received
 		timer.Reset(time.Second)
-		if called != 2 || received() {
-			t.Errorf("after Reset: called %d times, or an old value is received", called)
+		if called.Load() != 2 || received() {
+			t.Errorf("after Reset: called %d times, or an old value is received", called.Load())
 		}
 		if !timer.Stop() {
 			t.Error("a timer that waits was not stopped")
@@ -72,7 +74,7 @@ func TestTimersFireWhenTheirTimeHasCome(t *testing.T) {
 		f.Reset(-1)
 		synctest.Wait()
 		pass(0)
-		if !received() || called != 3 {
+		if !received() || called.Load() != 3 {
 			t.Error("what is due at once did not fire")
 		}
 	})

@@ -24,7 +24,8 @@ func TestFollowersStepTogether(t *testing.T) {
 		}
 		return c
 	}
-	a, fired := follow(), 0
+	a := follow()
+	var fired atomic.Int64
 	s.Await(1)
 	if !a.Now().Equal(s.Now()) {
 		t.Errorf("it begins at %v, the test at %v", a.Now(), s.Now())
@@ -37,16 +38,16 @@ func TestFollowersStepTogether(t *testing.T) {
 			}
 		}
 		if !over.Load() {
-			fired++
+			fired.Add(1)
 		}
 	})
 	s.Advance(time.Minute - 1)
-	if fired != 0 {
+	if fired.Load() != 0 {
 		t.Error("it fired early")
 	}
 	s.Advance(1)
-	if over.Store(true); fired != 1 {
-		t.Errorf("it fired %d times when the step was answered", fired)
+	if over.Store(true); fired.Load() != 1 {
+		t.Errorf("it fired %d times when the step was answered", fired.Load())
 	}
 	b := follow()
 	if !b.Now().Equal(s.Now()) {
