@@ -20,6 +20,7 @@ import (
 	"larder/internal/config"
 	"larder/internal/daemon"
 	"larder/internal/errs"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -132,11 +133,7 @@ func (h *home) take(s *client.Stream) int {
 
 func (h *home) until(what string, f func() bool) {
 	h.t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			h.t.Fatalf("%s did not happen", what)
-		}
-	}
+	testenv.Eventually(h.t, what, f)
 }
 
 // total asks a daemon for the memory of its tiers.

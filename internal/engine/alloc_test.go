@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"larder/internal/audit/audittest"
 	"larder/internal/coordinator"
@@ -61,6 +63,7 @@ func TestSteadyAllocations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := serve(t, func(cfg *engine.Config) {
+				cfg.Work.Measure = time.Hour // reports of rates are no part of a sample
 				cfg.Memory.Tiers = coordinator.TierConfig{Total: c.tiers, Sizes: [ident.NumForms]int64{ident.Decoded: c.tiers}}
 			})
 			tr := w.train(spec("steady", dir, size, recipe(crops...), func(s *larderv1.JobSpec) { s.Share = c.share }), 0)
@@ -68,19 +71,23 @@ func TestSteadyAllocations(t *testing.T) {
 			for ; epoch < 2; epoch++ {
 				drain(t, tr, epoch)
 			}
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			reads, samples := w.stats().GetTotals().GetSourceReads(), 0
-			for range 4 {
-				samples += drain(t, tr, epoch)
-				epoch++
+			reads, got, bytes := w.stats().GetTotals().GetSourceReads(), math.Inf(1), 0.0
+			for try := 0; try < 5 && got > c.most; try++ { // other work of the process only adds: the least counts
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				samples := 0
+				for range 4 {
+					samples += drain(t, tr, epoch)
+					epoch++
+				}
+				runtime.ReadMemStats(&after)
+				got = min(got, float64(after.Mallocs-before.Mallocs)/float64(samples))
+				bytes = float64(after.TotalAlloc-before.TotalAlloc) / float64(samples)
 			}
-			runtime.ReadMemStats(&after)
 			if c.tiers == 0 == (w.stats().GetTotals().GetSourceReads() == reads) {
 				t.Errorf("%d reads before, %d after", reads, w.stats().GetTotals().GetSourceReads())
 			}
-			got := float64(after.Mallocs-before.Mallocs) / float64(samples)
-			t.Logf("%.2f allocations and %.0f bytes a sample", got, float64(after.TotalAlloc-before.TotalAlloc)/float64(samples))
+			t.Logf("%.2f allocations and %.0f bytes a sample", got, bytes)
 			if got > c.most {
 				t.Errorf("%.2f allocations a sample, want at most %g", got, c.most)
 			}

@@ -8,14 +8,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"larder/client"
 	"larder/internal/errs"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -45,6 +48,7 @@ func TestASlotGivenBackWhileNextWaits(t *testing.T) {
 	if tr.st.Info().GetReleases() == 0 {
 		t.Fatal("the ring has no release words")
 	}
+	waits, waited := 0, time.Duration(0) // of Next, at least
 	for epoch := range uint32(2) {
 		if err := tr.st.StartEpoch(t.Context(), epoch); err != nil {
 			t.Fatal(err)
@@ -52,15 +56,27 @@ func TestASlotGivenBackWhileNextWaits(t *testing.T) {
 		s, held := newSeen(), []*client.Batch(nil)
 		for {
 			var back sync.WaitGroup
+			var returned atomic.Bool
 			if len(held) == int(tr.st.Info().GetSlots()) {
 				b := held[0]
 				held = held[1:]
 				back.Go(func() {
-					time.Sleep(time.Millisecond)
+					waiting := 0
+					eventually(t, "Next waits, or returns", func() bool {
+						waiting, _ = testenv.Parked("client.(*Stream).Next")
+						return waiting == 1 || returned.Load()
+					})
+					begun := time.Now()
+					runtime.Gosched()
+					if waiting == 1 {
+						waits++
+						waited += time.Since(begun)
+					}
 					b.Release()
 				})
 			}
 			b, err := tr.st.Next(t.Context())
+			returned.Store(true)
 			back.Wait()
 			if errors.Is(err, io.EOF) {
 				break
@@ -77,8 +93,8 @@ func TestASlotGivenBackWhileNextWaits(t *testing.T) {
 		}
 	}
 	tr.detach()
-	if w.stats().GetTotals().GetWaitSeconds() < 0.01 { // 2 x 16 x 1 ms
-		t.Errorf("%v", w.stats().GetTotals())
+	if got := w.stats().GetTotals().GetWaitSeconds(); waits < 2*16 || got < waited.Seconds() {
+		t.Errorf("Next waited %d times, for more than %v: %v s are counted", waits, waited, got)
 	}
 }
 
@@ -192,6 +208,38 @@ func TestALongJobOutlivesManyShortOnes(t *testing.T) {
 	long.detach()
 }
 
+// looked is a context that ends when it was looked at so many times.
+type looked struct {
+	context.Context
+	end    context.CancelFunc
+	left   atomic.Int64
+	beside bool // it ends in another goroutine, while the one that looked continues
+}
+
+// givenUp returns a context that ends at one of the moments at which a request may be given up: the i-th of them.
+func givenUp(ctx context.Context, i int) (context.Context, context.CancelFunc) {
+	out := &looked{beside: i%2 == 1}
+	out.Context, out.end = context.WithCancel(ctx)
+	if out.left.Store(int64(i / 2)); i < 2 {
+		out.end()
+	}
+	return out, out.end
+}
+
+func (c *looked) look() {
+	switch {
+	case c.left.Add(-1) != 0:
+	case c.beside:
+		go c.end()
+	default:
+		c.end()
+	}
+}
+
+func (c *looked) Done() <-chan struct{} { c.look(); return c.Context.Done() }
+
+func (c *looked) Err() error { c.look(); return c.Context.Err() }
+
 func TestRequestsThatAreGivenUpLeaveNothingHalf(t *testing.T) {
 	dir := folder(t, 20)
 	w := serve(t)
@@ -205,7 +253,7 @@ func TestRequestsThatAreGivenUpLeaveNothingHalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 40 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		ctx, cancel := givenUp(t.Context(), i)
 		s := spec("a", dir, 4)
 		_, _ = w.engine.RegisterJob(ctx, &larderv1.RegisterJobRequest{Spec: s})
 		cancel()
@@ -215,12 +263,12 @@ func TestRequestsThatAreGivenUpLeaveNothingHalf(t *testing.T) {
 	if _, err := register(w.dial(), spec("b", dir, 4)); err != nil {
 		t.Fatal(err)
 	}
-	for range 30 {
+	for i := range 30 {
 		c, err := client.Dial(t.Context(), w.socket)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Microsecond)
+		ctx, cancel := givenUp(t.Context(), i)
 		_, _ = c.Attach(ctx, &larderv1.AttachRequest{Job: "b"})
 		cancel()
 		_ = c.Close()

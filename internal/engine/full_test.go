@@ -22,7 +22,16 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 	dir := folder(t, n)
 	fs := journal.NewMemFS()
 	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) {
-		d, err := journal.OpenDisk(fs, journal.Options{SegmentBytes: 4000, SnapshotBytes: 4000, Retry: time.Millisecond})
+		var changes atomic.Int64 // of whether the disk has room
+		filled := make(chan struct{}, 1)
+		d, err := journal.OpenDisk(fs, journal.Options{SegmentBytes: 4000, SnapshotBytes: 4000, Retry: time.Millisecond,
+			Full: func(error) {
+				changes.Add(1)
+				select {
+				case filled <- struct{}{}:
+				default:
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,14 +70,14 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-				case <-time.After(time.Millisecond):
+				case <-filled:
 				}
 			}
 			if left == 0 {
 				break
 			}
 			full++
-			if lateRegistration(t, w, dir, fs) {
+			if lateRegistration(t, w, dir, fs, &changes) {
 				refused++
 			}
 			eventually(t, "it continues", func() bool { return d.Room() == nil })
@@ -91,21 +100,19 @@ func TestTheDiskOfTheStateIsFull(t *testing.T) {
 }
 
 // lateRegistration registers a job while the disk is full, and makes room. It reports whether that was refused.
-func lateRegistration(t *testing.T, w *world, dir string, fs *journal.MemFS) (refused bool) {
+func lateRegistration(t *testing.T, w *world, dir string, fs *journal.MemFS, changes *atomic.Int64) (refused bool) {
 	t.Helper()
+	before := changes.Load()
 	late, c := make(chan error, 1), w.dial()
 	go func() {
 		_, err := register(c, spec("late", dir, 2))
 		late <- err
 	}()
-	var err error
-	select {
-	case err = <-late:
-		fs.SetRoom(0)
-	case <-time.After(100 * time.Millisecond): // it came when a snapshot had just made some room
-		fs.SetRoom(0)
-		err = <-late
-	}
+	eventually(t, "it is answered, or it came when a snapshot had just made some room", func() bool {
+		return len(late) > 0 || changes.Load() != before
+	})
+	fs.SetRoom(0)
+	err := <-late
 	if err != nil {
 		if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") ||
 			!strings.Contains(err.Error(), "make room") {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/client"
+	"larder/internal/clock"
 	"larder/internal/engine"
 	"larder/internal/ident"
 	"larder/internal/journal"
@@ -95,13 +96,14 @@ type shift struct {
 	stop  atomic.Bool
 	wg    sync.WaitGroup
 	dead  atomic.Int64
+	tasks chan struct{} // has a value when a task has begun
 
 	mu  sync.Mutex
 	now []*workertest.Worker
 }
 
 func (w *world) shift(job *larderv1.Job, workers, kills int) *shift {
-	s := &shift{w: w, job: job, kills: kills, seed: 11}
+	s := &shift{w: w, job: job, kills: kills, seed: 11, tasks: make(chan struct{}, 1)}
 	for i := range workers {
 		s.wg.Go(func() { s.chair(uint64(i)) })
 	}
@@ -132,6 +134,10 @@ func (s *shift) chair(n uint64) {
 			_ = k.Conn.Close()
 		}
 		_ = k.Serve(func(t workertest.Task) ([]byte, *wire.Failure) {
+			select {
+			case s.tasks <- struct{}{}:
+			default:
+			}
 			if r.IntN(100) < s.kills {
 				s.dead.Add(1)
 				_ = k.Conn.Close()
@@ -145,11 +151,13 @@ func (s *shift) chair(n uint64) {
 	}
 }
 
-// killer ends workers at any time, whatever they do.
+// killer ends workers at any time, whatever they do: while any of them has a task, in a goroutine of its own.
 func (s *shift) killer() {
 	r := xrand.New(s.seed, 99)
 	for !s.stop.Load() {
-		time.Sleep(time.Duration(r.IntN(4000)) * time.Microsecond)
+		if <-s.tasks; r.IntN(8) > 0 {
+			continue
+		}
 		s.mu.Lock()
 		if len(s.now) > 0 {
 			s.dead.Add(1)
@@ -166,6 +174,10 @@ func (s *shift) leave() {
 		_ = k.Conn.Close()
 	}
 	s.mu.Unlock()
+	select {
+	case s.tasks <- struct{}{}: // for the killer, which sees that it is over
+	default:
+	}
 	s.wg.Wait()
 }
 
@@ -223,8 +235,13 @@ func (tr *trainer) batchesOf(epochs uint32) (got mixedGot, err error) {
 
 // hurry has what waits to learn whether a client outlives its worker wait less.
 func hurry(c *engine.Config) {
-	c.Crew.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d/100, f).Stop }
+	c.Clock = hasty{clock.Real()}
 }
+
+// hasty calls functions after a hundredth of their time.
+type hasty struct{ clock.Clock }
+
+func (c hasty) AfterFunc(d time.Duration, f func()) clock.Timer { return c.Clock.AfterFunc(d/100, f) }
 
 func declareMixed(t *testing.T, w *world, n int) (uri string) {
 	t.Helper()

@@ -183,7 +183,7 @@ type made struct {
 
 // records takes a whole epoch of records, and checks each against its index.
 func (tr *trainer) records(n uint32) (*made, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if err := tr.st.StartEpoch(ctx, n); err != nil {
 		return nil, fmt.Errorf("epoch %d: %w", n, err)
@@ -373,7 +373,7 @@ func TestExampleWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = run.Process.Kill(), run.Wait() }()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if err := tr.st.StartEpoch(ctx, 0); err != nil {
 		t.Fatal(err)

@@ -95,7 +95,7 @@ func (s *survivor) sample(b *client.Batch, row int) []byte {
 
 // take takes up to n batches; use says whether the client counts the last one as used.
 func (s *survivor) take(n int, use bool, epochs uint32) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for i := 0; i < n && !s.done; i++ {
 		b, err := s.st.Next(ctx)

@@ -8,9 +8,11 @@ import (
 	"io"
 	"os"
 	osexec "os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"larder/client"
+	"larder/internal/clock/stepped"
 	"larder/internal/engine"
 	"larder/internal/errs"
 	"larder/internal/testenv"
@@ -78,7 +81,7 @@ func trainee(socket, job string) {
 				_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 			}
 			had += len(before)
-			time.Sleep(2 * time.Millisecond) // the step
+			runtime.Gosched() // the step
 			if !slices.Equal(before, sums()) {
 				say("end ALTERED")
 				return
@@ -93,17 +96,18 @@ func trainee(socket, job string) {
 	say("end well")
 }
 
-// TestStoppedClients: real training processes are stopped for a random time and continue (SIGSTOP, SIGCONT). Those that
-// were stopped for less than the timeout have every sample of every epoch once. The others lost their rank: another
-// client had it meanwhile, with all of an epoch, and they hear STALE; what they had got is what it should be, and
-// what they held in their hands was not written to. A neighbour that trains all the while has everything.
-// LARDER_STOPS is how many, LARDER_STOP_SECONDS the timeout.
+// TestStoppedClients: real training processes are stopped while the clock passes (SIGSTOP, SIGCONT). Those that were
+// stopped for less than the timeout have every sample of every epoch once. The others lost their rank: another client
+// had it meanwhile, with all of an epoch, and they hear STALE; what they had got is what it should be, and what they
+// held in their hands was not written to. A neighbour that trains all the while has everything. LARDER_STOPS is how
+// many, LARDER_STOP_SECONDS the timeout.
 func TestStoppedClients(t *testing.T) {
 	const n, atOnce = 60, 4
 	stops := testenv.Count(t, "LARDER_STOPS", 6)
 	timeout := time.Duration(testenv.Count(t, "LARDER_STOP_SECONDS", 3)) * time.Second
 	dir := folder(t, n)
-	w := serve(t, func(c *engine.Config) { c.Jobs.IdleTimeout = timeout })
+	clock := stepped.New(time.Unix(1e9, 0))
+	w := serve(t, func(c *engine.Config) { c.Jobs.IdleTimeout, c.Clock = timeout, clock })
 	fixed := recipe(op("Resize", map[string]any{"size": []any{16.0, 16.0}}))
 	want := map[int64]string{}
 	before := w.train(spec("before", dir, 6, fixed), 0)
@@ -114,47 +118,50 @@ func TestStoppedClients(t *testing.T) {
 
 	neighbour := w.train(spec("neighbour", dir, 5, fixed), 0)
 	over, trained := make(chan struct{}), make(chan error, 1)
-	epochs := 0
-	go func() {
-		trained <- func() error {
-			for e := uint32(0); ; e++ {
-				s, err := neighbour.epoch(e)
-				if err != nil {
-					return err
-				}
-				if got := slices.Compact(slices.Sorted(slices.Values(s.ids))); len(got) != n || len(s.ids) != n {
-					return fmt.Errorf("epoch %d of the neighbour: %d samples, %d of them distinct", e, len(s.ids), len(got))
-				}
-				epochs++
-				select {
-				case <-over:
-					return nil
-				case <-time.After(time.Millisecond):
-				}
-			}
-		}()
-	}()
+	var epochs atomic.Int64
+	go func() { trained <- neighbour.trainUntil(over, n, &epochs) }()
+	// pass lets time pass in parts, in each of which the neighbour trains: it is never idle.
+	pass := func(d time.Duration) {
+		for part := timeout / 8; d > 0; d -= part {
+			clock.Advance(min(part, d))
+			from := epochs.Load()
+			eventually(t, "the neighbour trains", func() bool { return epochs.Load() > from+1 || len(trained) > 0 })
+		}
+	}
 
 	rnd := xrand.New(5)
 	var mu sync.Mutex
 	ends := map[string]int{}
-	places := make(chan struct{}, atOnce)
-	var wg sync.WaitGroup
-	for i := range stops {
-		pause := time.Duration(rnd.IntN(int(timeout) / 8)) // one that is to lose its rank is stopped until it has
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			end, err := w.stopOne(spec(fmt.Sprint("stopped", i), dir, 4, fixed), pause, i%2 == 1, want)
-			if err != nil {
-				t.Errorf("stop %d, of %s: %v", i, pause, err)
-			}
-			mu.Lock()
-			ends[end]++
-			mu.Unlock()
-		})
+	for first := 0; first < stops; first += atOnce {
+		pause := time.Duration(1 + rnd.IntN(int(timeout)/2)) // of those that keep their rank
+		count := min(atOnce, stops-first)
+		stopped, goOn := make(chan struct{}, count), [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+		var wait [2]sync.WaitGroup
+		for i := range count {
+			lose := i % 2
+			wait[lose].Go(func() {
+				s := &stop{name: fmt.Sprint("stopped", first+i), loses: lose == 1, goOn: goOn[lose],
+					stopped: sync.OnceFunc(func() { stopped <- struct{}{} })}
+				defer s.stopped()
+				end, err := w.stopOne(spec(s.name, dir, 4, fixed), s, want)
+				if err != nil {
+					t.Errorf("stop %d, of %s: %v", first+i, pause, err)
+				}
+				mu.Lock()
+				ends[end]++
+				mu.Unlock()
+			})
+		}
+		for range count {
+			<-stopped
+		}
+		pass(pause)
+		close(goOn[0])
+		wait[0].Wait()
+		pass(timeout + timeout/8 - pause)
+		close(goOn[1])
+		wait[1].Wait()
 	}
-	wg.Wait()
 	close(over)
 	if err := <-trained; err != nil {
 		t.Error(err)
@@ -164,14 +171,39 @@ func TestStoppedClients(t *testing.T) {
 		t.Errorf("%v", ends)
 	}
 	t.Logf("nightly: %d stops, half of them for longer than %s: %v; the neighbour had %d epochs", stops, timeout, ends,
-		epochs)
+		epochs.Load())
+}
+
+// trainUntil trains whole epochs of n samples until over is closed.
+func (tr *trainer) trainUntil(over chan struct{}, n int, epochs *atomic.Int64) error {
+	for e := uint32(0); ; e++ {
+		s, err := tr.epoch(e)
+		if err != nil {
+			return err
+		}
+		if got := slices.Compact(slices.Sorted(slices.Values(s.ids))); len(got) != n || len(s.ids) != n {
+			return fmt.Errorf("epoch %d of the neighbour: %d samples, %d of them distinct", e, len(s.ids), len(got))
+		}
+		epochs.Add(1)
+		select {
+		case <-over:
+			return nil
+		default:
+		}
+	}
+}
+
+// stop is how a training process is stopped.
+type stop struct {
+	name    string
+	loses   bool          // its rank, before it continues
+	stopped func()        // called when it is stopped, or has failed
+	goOn    chan struct{} // closed when it may continue
 }
 
 // stopOne runs one training process and stops it. It returns its last word.
-func (w *world) stopOne(
-	spec *larderv1.JobSpec, pause time.Duration, loses bool, want map[int64]string,
-) (string, error) {
-	name, n := spec.GetName(), len(want)
+func (w *world) stopOne(spec *larderv1.JobSpec, s *stop, want map[int64]string) (string, error) {
+	n := len(want)
 	c, err := client.Dial(context.Background(), w.socket)
 	if err != nil {
 		return "", err
@@ -181,7 +213,7 @@ func (w *world) stopOne(
 		return "", err
 	}
 	cmd := osexec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "LARDER_TEST_TRAINEE="+w.socket, "LARDER_TEST_JOB="+name)
+	cmd.Env = append(os.Environ(), "LARDER_TEST_TRAINEE="+w.socket, "LARDER_TEST_JOB="+s.name)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
@@ -204,7 +236,7 @@ func (w *world) stopOne(
 			break
 		}
 		if line == "ready" {
-			if err := w.stopAndGo(cmd.Process, name, pause, loses, n); err != nil {
+			if err := w.stopAndGo(cmd.Process, s, n); err != nil {
 				return "", err
 			}
 			if _, err := io.WriteString(in, "go\n"); err != nil {
@@ -238,13 +270,14 @@ func (w *world) stopOne(
 	return end, nil
 }
 
-func (w *world) stopAndGo(p *os.Process, name string, pause time.Duration, loses bool, n int) error {
+func (w *world) stopAndGo(p *os.Process, s *stop, n int) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	time.Sleep(pause)
-	if loses {
-		if err := w.succeed(name, n); err != nil {
+	s.stopped()
+	<-s.goOn
+	if s.loses {
+		if err := w.succeed(s.name, n); err != nil {
 			return err
 		}
 	}
@@ -259,12 +292,10 @@ func (w *world) succeed(name string, n int) error {
 	}
 	defer c.Close()
 	var st *client.Stream
-	for range 600 {
-		if st, err = c.Attach(context.Background(), &larderv1.AttachRequest{Job: name}); !errs.Is(err, errs.RankHeld) {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	eventually(w.t, "the rank of a client that is idle is free", func() bool {
+		st, err = c.Attach(context.Background(), &larderv1.AttachRequest{Job: name})
+		return !errs.Is(err, errs.RankHeld)
+	})
 	if err != nil {
 		return fmt.Errorf("take the rank over: %w", err)
 	}

@@ -124,7 +124,7 @@ type parts = map[int64]string
 
 // stored takes an epoch of records: each sample's fields, by id.
 func (tr *trainer) stored(n uint32, names ...string) (out parts, ids []int64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if err := tr.st.StartEpoch(ctx, n); err != nil {
 		return nil, nil, err
@@ -280,7 +280,7 @@ func TestStoredRecordsAreShared(t *testing.T) {
 // sideBySide takes an epoch of two jobs batch by batch, and counts the samples that are alike.
 func sideBySide(t *testing.T, both [2]*trainer, epoch uint32, batches, n int) (alike int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for _, tr := range both {
 		if err := tr.st.StartEpoch(ctx, epoch); err != nil {

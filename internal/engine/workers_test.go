@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"larder/internal/clock/stepped"
 	"larder/internal/engine"
 	"larder/internal/errs"
 	"larder/internal/record"
@@ -271,48 +272,61 @@ func TestWorkIsRefused(t *testing.T) {
 // A sample that no worker survives is left out after two of them, with the reason; one that fails keeps its traceback;
 // one that hangs costs two workers.
 func TestPoisonIsLeftOut(t *testing.T) {
-	w := serve(t)
-	const n = 24
+	const n, timeout = 24, time.Hour
+	clock := stepped.New(time.Unix(1e9, 0))
+	w := serve(t, func(c *engine.Config) { c.Clock = clock })
 	uri := declare(t, w.dial(), "poison", n)
 	job, tr := w.madeJob(madeSpec("a", uri, 6, func(s *larderv1.JobSpec) {
-		s.OnError, s.SampleTimeout = "skip", durationpb.New(time.Second)
+		s.OnError, s.SampleTimeout = "skip", durationpb.New(timeout)
 	}))
 	var wg sync.WaitGroup
 	ctx, end := context.WithCancel(t.Context())
-	hang := make(chan struct{})
-	for range 2 { // places of workers, which are started again when they die
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
-					Client: "poison"}, 1<<20)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				ended := context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
-				_ = k.Serve(func(task workertest.Task) ([]byte, *wire.Failure) {
-					switch task.Sample {
-					case 3:
-						_ = k.Conn.Close()
-					case 5:
-						return nil, &wire.Failure{Type: "ValueError", Message: "no", Traceback: "Traceback\n  line 7"}
-					case 7:
-						select {
-						case <-hang:
-						case <-time.After(2 * time.Second): // of which it was given up after one
-						}
-						_ = k.Conn.Close()
-					}
-					return sampleOf(task), nil
-				})
-				ended()
-				_ = k.Close()
+	hangs, late := make(chan struct{}), make(chan struct{}, 1)
+	// One place of workers, which are started again when they die: with two, the other might be late, too.
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
+				Client: "poison"}, 1<<20)
+			if err != nil {
+				t.Error(err)
+				return
 			}
-		})
+			ended := context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
+			_ = k.Serve(func(task workertest.Task) ([]byte, *wire.Failure) {
+				switch task.Sample {
+				case 3:
+					_ = k.Conn.Close()
+				case 5:
+					return nil, &wire.Failure{Type: "ValueError", Message: "no", Traceback: "Traceback\n  line 7"}
+				case 7:
+					select {
+					case hangs <- struct{}{}:
+						<-late // now it was given up
+					case <-ctx.Done():
+					}
+					_ = k.Conn.Close()
+				}
+				return sampleOf(task), nil
+			})
+			ended()
+			_ = k.Close()
+		}
+	})
+	hung := 0
+	m := tr.recordsWhile(func() {
+		select {
+		case <-hangs:
+			hung++
+			clock.Advance(timeout)
+			late <- struct{}{}
+		default:
+			clock.Advance(10 * time.Millisecond) // for what looks whether a client outlives its worker
+		}
+	})
+	if hung != 2 {
+		t.Errorf("the sample that hangs cost %d workers", hung)
 	}
-	m := tr.mustRecords(0)
 	end()
-	close(hang)
 	wg.Wait()
 	tr.detach()
 	want := map[uint64]string{3: "ended while it worked on it", 5: "ValueError: no", 7: "sample_timeout"}
@@ -329,6 +343,26 @@ func TestPoisonIsLeftOut(t *testing.T) {
 	if !bad[3] || !bad[5] || !bad[7] || len(m.ids)+len(m.bad) != n {
 		t.Errorf("%d samples, bad: %v", len(m.ids), m.bad)
 	}
+}
+
+// recordsWhile takes the first epoch, and does something else again and again meanwhile.
+func (tr *trainer) recordsWhile(f func()) *made {
+	tr.t.Helper()
+	var m *made
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		m, err = tr.records(0)
+		ended <- err
+	}()
+	eventually(tr.t, "the epoch ends", func() bool {
+		f()
+		return len(ended) > 0
+	})
+	if err := <-ended; err != nil {
+		tr.t.Fatal(err)
+	}
+	return m
 }
 
 // A job without workers stalls nobody: images are delivered meanwhile, and its own samples as soon as a worker comes.
@@ -471,7 +505,7 @@ func TestWorkersStayUntilTheLastClientLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	go func() { down <- w.server.Shutdown(ctx) }()
 	eventually(t, "it refuses workers", func() bool {

@@ -36,6 +36,7 @@ import (
 	"larder/internal/session"
 	"larder/internal/shm"
 	"larder/internal/source"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 	"larder/tiers"
@@ -219,18 +220,8 @@ func (w *world) stats() *larderv1.Stats {
 	return r.GetStats()
 }
 
-// eventually waits for what other goroutines are about to do. It asserts no time: it fails only when a minute is not
-// enough.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for range 6000 {
-		if f() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("it never came about: %s", what)
-}
+// eventually waits for what other goroutines are about to do.
+var eventually = testenv.Eventually
 
 func op(name string, args map[string]any) *larderv1.Op {
 	s, err := structpb.NewStruct(args)
@@ -313,7 +304,7 @@ func newSeen() *seen {
 
 // epoch takes a whole epoch. Errors come back, so that it can run in any goroutine.
 func (tr *trainer) epoch(n uint32) (*seen, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if err := tr.st.StartEpoch(ctx, n); err != nil {
 		return nil, fmt.Errorf("epoch %d: %w", n, err)

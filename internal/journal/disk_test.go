@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"reflect"
@@ -12,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -506,7 +506,7 @@ func TestTwoProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.Append(row{Kind: kindRegistered, Job: 1, Text: "held"}, func(error) { fmt.Println("held") })
-		time.Sleep(time.Minute)
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or the test ends
 		return
 	}
 	path := t.TempDir() + "/state"
@@ -518,6 +518,9 @@ func TestTwoProcesses(t *testing.T) {
 	cmd.Env = append(os.Environ(), "LARDER_TEST_HOLD="+path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"larder/internal/clock/stepped"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/testenv"
@@ -21,7 +22,10 @@ import (
 )
 
 // acks counts what became durable and what never will.
-type acks struct{ good, bad atomic.Uint64 }
+type acks struct {
+	good, bad atomic.Uint64
+	changed   chan struct{} // has room for one; nil = nobody listens
+}
 
 func (a *acks) done(err error) {
 	if err != nil {
@@ -29,17 +33,21 @@ func (a *acks) done(err error) {
 	} else {
 		a.good.Add(1)
 	}
+	a.tell()
 }
 
-func soon(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for range 60_000 {
-		if f() {
-			return
-		}
-		time.Sleep(time.Millisecond)
+func (a *acks) tell() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
 	}
-	t.Fatalf("it never came about: %s", what)
+}
+
+// behind waits until at most so many of all are neither acknowledged nor refused, or the disk is full.
+func (a *acks) behind(d *Disk, all uint64, most uint64) {
+	for all-a.good.Load()-a.bad.Load() > most && d.Room() == nil {
+		<-a.changed
+	}
 }
 
 // A disk in memory becomes full again and again, at any byte. No caller gets an error, nothing is acknowledged that
@@ -51,8 +59,9 @@ func TestFullDisk(t *testing.T) {
 		fs := NewMemFS()
 		var reports []string
 		var mu sync.Mutex
-		o := small
+		o, a := small, acks{changed: make(chan struct{}, 1)}
 		o.Full = func(err error) {
+			defer a.tell()
 			mu.Lock()
 			defer mu.Unlock()
 			reports = append(reports, fmt.Sprint(err != nil))
@@ -63,14 +72,13 @@ func TestFullDisk(t *testing.T) {
 		}
 		s := newStory(uint64(round))
 		var all []row
-		var a acks
 		for range 1 + rnd.IntN(4) {
 			fs.SetRoom(fs.Used() + int64(rnd.IntN(3000)))
 			for d.Room() == nil {
 				rec := s.record()
 				all = append(all, rec)
 				d.Append(rec, a.done)
-				time.Sleep(10 * time.Microsecond)
+				a.behind(d, uint64(len(all)), 8)
 			}
 			waits := d.Room()
 			if !errs.Is(waits, errs.ResourceExceeded) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(),
@@ -185,7 +193,9 @@ func ballast(t *testing.T, dir string, leave int64) string {
 // everything.
 func TestFullDiskOfTheSystem(t *testing.T) {
 	dir := mounted(t, "64m")
+	listening := make(chan struct{}, 1)
 	o := Options{SegmentBytes: 1 << 20, SnapshotBytes: 3 << 20, OrderBytes: 4 << 20, Retry: time.Millisecond}
+	o.Full = func(error) { (&acks{changed: listening}).tell() }
 	total := 0
 	for round := range testenv.Count(t, "LARDER_FULL_DISK", 2) {
 		fs, err := OpenDir(filepath.Join(dir, "state"), true)
@@ -201,7 +211,7 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 		}
 		begun := d.Found().Seq
 		rnd := xrand.New(uint64(round))
-		var a acks
+		a := acks{changed: listening}
 		appended := uint64(0)
 		write := func() {
 			objects := make([]ident.ObjectID, 500)
@@ -221,14 +231,12 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 			full := ballast(t, dir, leave)
 			for d.Room() == nil {
 				write()
-				for appended-a.good.Load() > 200 && d.Room() == nil {
-					time.Sleep(100 * time.Microsecond)
-				}
+				a.behind(d, appended, 200)
 			}
 			if err := os.Remove(full); err != nil {
 				t.Fatal(err)
 			}
-			soon(t, "it continues by itself", func() bool { return d.Room() == nil })
+			testenv.Eventually(t, "it continues by itself", func() bool { return d.Room() == nil })
 			if err := d.Sync(t.Context()); err != nil || a.good.Load() != appended {
 				t.Fatalf("round %d: %d of %d acknowledged: %v", round, a.good.Load(), appended, err)
 			}
@@ -238,7 +246,7 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 			if err := d.Sync(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			soon(t, "the snapshot is written", func() bool {
+			testenv.Eventually(t, "the snapshot is written", func() bool {
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				return !d.mu.tidying
@@ -253,4 +261,42 @@ func TestFullDiskOfTheSystem(t *testing.T) {
 		}
 	}
 	t.Logf("nightly: %d cycles, %d records, none lost", testenv.Count(t, "LARDER_FULL_DISK", 2), total)
+}
+
+// A full disk is looked at again when its time has come, and not before: meanwhile the log waits, and loses nothing.
+func TestAFullDiskIsLookedAtAgain(t *testing.T) {
+	clock := stepped.New(time.Unix(1e9, 0))
+	fs := NewMemFS()
+	a := acks{changed: make(chan struct{}, 1)}
+	d, err := OpenDisk(fs, Options{SegmentBytes: 600, SnapshotBytes: 1500, Clock: clock,
+		Full: func(error) { a.tell() }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStory(1)
+	for range 3 {
+		fs.SetRoom(fs.Used())
+		n, done := uint64(0), a.good.Load()
+		for d.Room() == nil {
+			d.Append(s.record(), a.done)
+			n++
+			a.behind(d, n+done, 8)
+		}
+		if err := clock.Await(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		fs.SetRoom(0)
+		before := a.good.Load()
+		clock.Advance(500*time.Millisecond - 1)
+		if d.Room() == nil || a.good.Load() != before {
+			t.Error("the disk was looked at before its time")
+		}
+		clock.Advance(1)
+		if err := d.Sync(t.Context()); err != nil || d.Room() != nil || a.bad.Load() != 0 {
+			t.Errorf("with room: %v, %v, %d refused", err, d.Room(), a.bad.Load())
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
 }

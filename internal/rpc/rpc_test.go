@@ -32,6 +32,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"larder/internal/errs"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -317,10 +318,14 @@ func TestHealthAndReflection(t *testing.T) {
 func TestLimits(t *testing.T) {
 	block := make(chan struct{})
 	var inside atomic.Int32
+	var early, released atomic.Bool
 	e := &fake{describe: func(ctx context.Context, name string) (*larderv1.DescribeJobResponse, error) {
-		if name == "wait" {
+		switch name {
+		case "wait":
 			inside.Add(1)
 			<-block
+		case "one more":
+			early.Store(!released.Load())
 		}
 		return &larderv1.DescribeJobResponse{}, nil
 	}}
@@ -338,21 +343,33 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(time.Minute); inside.Load() < maxStreams; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d calls have begun", inside.Load(), maxStreams)
+	testenv.Eventually(t, "as many calls have begun as may", func() bool { return inside.Load() == maxStreams })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	given := make(chan error, 1)
+	go func() {
+		_, err := client.DescribeJob(ctx, &larderv1.DescribeJobRequest{Name: "given up"})
+		given <- err
+	}()
+	wg.Go(func() {
+		if _, err := client.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "one more"}); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 100 { // time enough for a call that does not wait
+		if _, err := direct.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err != nil {
+			t.Errorf("another connection: %v", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := client.DescribeJob(ctx, &larderv1.DescribeJobRequest{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("stream %d of one connection: %v", maxStreams+1, err)
+	if cancel(); !errors.Is(<-given, context.Canceled) {
+		t.Errorf("stream %d of one connection was not given up", maxStreams+1)
 	}
-	if _, err := direct.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{}); err != nil {
-		t.Errorf("another connection: %v", err)
-	}
+	released.Store(true)
 	close(block)
 	wg.Wait()
+	if early.Load() {
+		t.Errorf("a call beyond %d streams did not wait", maxStreams)
+	}
 }
 
 func TestDialErrors(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"larder/internal/session"
 	"larder/internal/session/sessiontest"
 	"larder/internal/session/wire"
+	"larder/internal/testenv"
 )
 
 // FuzzSession: no bytes of a peer bring the daemon down, leave a session behind, or reach another session.
@@ -60,7 +61,7 @@ func FuzzSession(f *testing.F) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		await(t, "no session is left", func() bool { n, _ := d.Sessions(); return n == 0 })
+		testenv.Eventually(t, "no session is left", func() bool { n, _ := d.Sessions(); return n == 0 })
 		if n := d.engine.Counts(); n.Held != 0 || len(n.Violations) != 0 {
 			t.Errorf("%+v", n)
 		}

@@ -12,13 +12,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/session/wire"
+	"larder/internal/testenv"
 )
 
 func TestListen(t *testing.T) {
@@ -256,7 +256,10 @@ func TestMux(t *testing.T) {
 			if _, err := io.WriteString(x, p); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Millisecond) // so that the parts are seen one by one, mostly; either way must do
+			testenv.Eventually(t, "what came was looked at", func() bool { // one by one, mostly; either way must do
+				waiting, all := testenv.Parked("session.peek")
+				return waiting == all
+			})
 		}
 		_ = x.Close()
 		if g := <-out; g.half != c.half || g.text != strings.Join(c.parts, "") {

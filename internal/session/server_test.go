@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -19,12 +20,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"larder/client"
+	"larder/internal/clock/stepped"
 	"larder/internal/errs"
 	"larder/internal/session"
 	"larder/internal/session/sessiontest"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -168,16 +173,6 @@ func (p *peer) expectEnd() {
 	p.t.Helper()
 	if h, b, _, err := p.r.Next(); err == nil {
 		p.t.Errorf("%s %d %s after the end", h.Type, h.ID, b)
-	}
-}
-
-// await waits for what must happen.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never came about: %s", what)
-		}
 	}
 }
 
@@ -347,7 +342,7 @@ func TestVanish(t *testing.T) {
 		p.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
 		_ = p.Close()
 	}
-	await(t, "no session is left", func() bool { n, _ := d.Sessions(); return n == 0 })
+	testenv.Eventually(t, "no session is left", func() bool { n, _ := d.Sessions(); return n == 0 })
 	if n := d.engine.Counts(); n.Clean != 0 || n.Torn != 1 {
 		t.Errorf("%+v", n)
 	}
@@ -376,36 +371,68 @@ func TestHalfFrame(t *testing.T) {
 	p.expect(wire.Pong, 5)
 }
 
-// TestSilence: who says nothing is turned away when the time for HELLO is over.
+// TestSilence: who says nothing is turned away when the time for HELLO is over, and not before.
 func TestSilence(t *testing.T) {
-	d := start(t, session.Config{HelloTimeout: 10 * time.Millisecond}, nil)
+	clock := stepped.New(time.Unix(1e9, 0))
+	d := start(t, session.Config{HelloTimeout: 10 * time.Second, Clock: clock}, nil)
 	p := d.peer()
+	if err := clock.Await(t.Context(), 1); err != nil { // the session has begun to wait
+		t.Fatal(err)
+	}
+	late := d.peer()
+	if err := clock.Await(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	clock.Advance(10*time.Second - 1)
+	late.send(wire.Hello, 1, hello)
+	late.expect(wire.Welcome, 1)
+	clock.Advance(1)
 	p.expectError(0, errs.Protocol)
 	p.expectEnd()
+	clock.Advance(time.Hour)
+	late.send(wire.Ping, 5, "")
+	late.expect(wire.Pong, 5)
 }
 
 // TestNeverReads: a peer that asks and never reads is held back, then dropped; no other peer notices, and what it was
 // sent is bounded.
 func TestNeverReads(t *testing.T) {
-	const timeout = 500 * time.Millisecond // to those who read, a write takes no time, but may begin late
-	d := start(t, session.Config{WriteTimeout: timeout}, map[string]sessiontest.Job{"a": {Batches: 1000}})
+	const timeout = time.Minute
+	clock := stepped.New(time.Unix(1e9, 0))
+	d := start(t, session.Config{WriteTimeout: timeout, Clock: clock}, map[string]sessiontest.Job{"a": {Batches: 1000}})
 	p := d.greeted()
 	other := d.greeted()
 	ping := bytes.Repeat(wire.AppendFrame(nil, wire.Ping, 1, nil), 1000)
-	for {
-		if _, err := p.Write(ping); err != nil { // the daemon has hung up
-			break
+	hungUp := make(chan struct{})
+	go func() {
+		defer close(hungUp)
+		for {
+			if _, err := p.Write(ping); err != nil {
+				return
+			}
 		}
+	}()
+	testenv.Eventually(t, "the writer of its session waits for room in the socket", func() bool {
+		waiting, _ := testenv.Parked("session.send")
+		return waiting == 1
+	})
+	clock.Advance(timeout - 1)
+	if n, _ := d.Sessions(); n != 2 {
+		t.Errorf("%d sessions before the time for a write is over", n)
 	}
+	clock.Advance(1)
+	<-hungUp
 	other.send(wire.Ping, 5, "")
 	other.expect(wire.Pong, 5)
 
 	// One that reads no batches is not dropped: its few frames lie in the socket.
 	q := d.greeted()
+	q.r = wire.NewReader(iotest.OneByteReader(q)) // it takes no byte of the next frame out of the socket
 	q.send(wire.Attach, 2, `{"job":"a"}`)
-	q.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
 	q.expect(wire.Ring, 2)
-	time.Sleep(2 * timeout) // nothing must happen meanwhile
+	q.send(wire.Epoch, 3, string(wire.AppendEpoch(nil, 0)))
+	testenv.Eventually(t, "its frames lie in the socket", func() bool { return q.inSocket(t, wire.Batch) == 4 })
+	clock.Advance(2 * timeout)
 	seen := 0
 	for range 5 {
 		if h, _, _, err := q.r.Next(); err != nil {
@@ -416,6 +443,33 @@ func TestNeverReads(t *testing.T) {
 	}
 	if seen != 4 {
 		t.Errorf("%d batches for 4 slots", seen)
+	}
+}
+
+// inSocket counts frames of a type that have come and were not read.
+func (p *peer) inSocket(t *testing.T, typ wire.Type) (n int) {
+	raw, err := p.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1<<16)
+	if err := raw.Control(func(fd uintptr) {
+		k, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		buf = buf[:max(k, 0)]
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for r := wire.NewReader(bytes.NewReader(buf)); ; {
+		h, _, _, err := r.Next()
+		if err != nil {
+			return n
+		}
+		if h.Type == typ {
+			n++
+		}
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob"
 
@@ -123,13 +122,13 @@ func TestAzurite(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
-	for range 600 {
-		if c, err := net.Dial("tcp", url[len("http://"):]); err == nil {
+	testenv.Eventually(t, "Azurite listens", func() bool {
+		c, err := net.Dial("tcp", url[len("http://"):])
+		if err == nil {
 			c.Close()
-			break
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err == nil
+	})
 	withAzure(t, url)
 	client, err := azblob.NewClientFromConnectionString(os.Getenv("AZURE_STORAGE_CONNECTION_STRING"), nil)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 )
 
@@ -81,11 +82,12 @@ func (s *s3Server) requests() []*http.Request {
 	return append([]*http.Request(nil), s.seen...)
 }
 
-// quickly are settings with small times.
+// quickly are settings for servers of this process, which answer at once: a request fails by time only where a test
+// steps the clock.
 func quickly(endpoint string) Settings {
 	s := Default()
 	s.Endpoint, s.Region, s.IMDS = endpoint, "us-east-1", false
-	s.Timeout, s.RetryFor, s.Parallel, s.Hedge = 5*time.Second, 20*time.Second, 8, 0
+	s.Timeout, s.RetryFor, s.Parallel, s.Hedge = time.Minute, 5*time.Minute, 8, 0
 	return s
 }
 
@@ -134,8 +136,14 @@ func (l *logged) String() string {
 // openS3 opens the bucket data of the server.
 func openS3(t *testing.T, set Settings) (*remote, *logged) {
 	t.Helper()
+	return openS3At(t, set, clock.Real())
+}
+
+// openS3At is openS3 on a clock.
+func openS3At(t *testing.T, set Settings, c clock.Clock) (*remote, *logged) {
+	t.Helper()
 	log := &logged{}
-	all := New(Config{Settings: func(string, string) Settings { return set },
+	all := New(Config{Clock: c, Settings: func(string, string) Settings { return set },
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	t.Cleanup(all.Close)
 	s, key, err := all.Open(t.Context(), "s3://data")
@@ -251,7 +259,7 @@ func (s *scripted) close() { s.closed++ }
 func scriptedStore(b backend, change func(*Settings)) *remote {
 	set := quickly("")
 	change(&set)
-	return newRemote("s3://data", b, set, &counters{}, slog.New(slog.DiscardHandler))
+	return newRemote("s3://data", b, set, &counters{}, slog.New(slog.DiscardHandler), clock.Real())
 }
 
 func (s Settings) with(change func(*Settings)) Settings {

@@ -17,20 +17,23 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
+	"larder/internal/clock/stepped"
 	"larder/internal/testenv"
 )
 
 // faultyProxy stands before a server: every fifth GET that passes gets a fault.
-func faultyProxy(target *url.URL, faults *atomic.Int64) *httptest.Server {
+func faultyProxy(target *url.URL, load *proxyLoad) *httptest.Server {
 	var n atomic.Int64
 	reverse := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
 		r.Out.Host = r.In.Host
 	}}
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		load.busy.Add(1)
+		defer load.busy.Add(-1)
 		k := n.Add(1)
 		if r.Method == http.MethodGet && k%5 == 0 {
-			faults.Add(1)
+			load.faults.Add(1)
 			switch k / 5 % 4 {
 			case 0:
 				xmlError(w, http.StatusServiceUnavailable, "SlowDown")
@@ -39,15 +42,39 @@ func faultyProxy(target *url.URL, faults *atomic.Int64) *httptest.Server {
 			case 2:
 				cutAfter(w, r, reverse, 700)
 			case 3:
-				select { // no answer
-				case <-r.Context().Done():
-				case <-time.After(10 * time.Second):
-				}
+				load.stalled.Add(1) // no answer
+				<-r.Context().Done()
+				load.stalled.Add(-1)
 			}
 			return
 		}
 		reverse.ServeHTTP(w, r)
 	}))
+}
+
+// proxyLoad is what a faulty proxy is at.
+type proxyLoad struct{ faults, busy, stalled atomic.Int64 }
+
+// until runs f beside the clock, which is stepped while the proxy is at no request that it will answer. A step may hit
+// a request that is on its way: it is tried again.
+func (l *proxyLoad) until(t *testing.T, what string, clock *stepped.Clock, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	testenv.Eventually(t, what, func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+		}
+		if l.busy.Load() == l.stalled.Load() {
+			clock.Advance(time.Second)
+		}
+		return false
+	})
 }
 
 // TestARealServer reads from versitygw with If-Match, through a proxy that cuts, stalls and refuses a part of all
@@ -61,12 +88,13 @@ func TestARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var faults atomic.Int64
-	proxy := faultyProxy(target, &faults)
+	var load proxyLoad
+	proxy := faultyProxy(target, &load)
 	defer proxy.Close()
 	// Signatures hold the name of the host, so the server must be asked under the proxy's.
-	set := quickly(proxy.URL).with(func(s *Settings) { s.Timeout, s.Parallel = 500*time.Millisecond, 16 })
-	s, _ := openS3(t, set)
+	clock := stepped.New(time.Unix(1e9, 0))
+	set := quickly(proxy.URL).with(func(s *Settings) { s.RetryFor, s.Parallel = 1000*time.Hour, 16 })
+	s, _ := openS3At(t, set, clock)
 	s.reached.Store(true)
 	direct, _ := openS3(t, quickly(srv.URL))
 	core := direct.b.(*bucket).core
@@ -86,9 +114,11 @@ func TestARealServer(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	var listed []Info
-	if err := s.List(t.Context(), "set/", func(in Info) error { listed = append(listed, in); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	load.until(t, "the list", clock, func() {
+		if err := s.List(t.Context(), "set/", func(in Info) error { listed = append(listed, in); return nil }); err != nil {
+			t.Error(err)
+		}
+	})
 	if len(listed) != objects {
 		t.Fatalf("listed %d of %d objects", len(listed), objects)
 	}
@@ -103,9 +133,9 @@ func TestARealServer(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
-	if c := s.Counters(); faults.Load() < 10 || c.Retries < 10 || c.Errors != 0 {
-		t.Errorf("%d faults, %+v", faults.Load(), c)
+	load.until(t, "every read", clock, wg.Wait)
+	if c := s.Counters(); load.faults.Load() < 10 || c.Retries < 10 || c.Errors != 0 {
+		t.Errorf("%d faults, %+v", load.faults.Load(), c)
 	}
 	in, err := direct.Stat(t.Context(), "plain") // it has no ETag: size and time count
 	if err != nil || in.Size != 5000 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"larder/internal/clock/stepped"
 	"larder/internal/errs"
 )
 
@@ -261,17 +262,29 @@ func TestACancelledWrite(t *testing.T) {
 func TestWritesThatAreNotAnswered(t *testing.T) {
 	withKeys(t)
 	srv := newS3(t)
-	s, _ := openS3(t, quickly(srv.URL).with(func(s *Settings) { s.Timeout, s.RetryFor = 300*time.Millisecond, 0 }))
+	clock, taken := stepped.New(time.Unix(1e9, 0)), make(chan struct{})
+	s, _ := openS3At(t, quickly(srv.URL).with(func(s *Settings) { s.RetryFor = 0 }), clock)
 	srv.faulty(func(_ int, w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if r.Method == http.MethodPut {
 			_, _ = io.Copy(io.Discard, r.Body) // its end is seen only by who has read it
+			close(taken)
 			<-r.Context().Done()
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-	if _, err := s.Put(t.Context(), "k", bytes.NewReader(content(9)), 9); err == nil ||
-		!strings.Contains(err.Error(), "no byte came") {
+	put := make(chan error, 1)
+	go func() {
+		_, err := s.Put(t.Context(), "k", bytes.NewReader(content(9)), 9)
+		put <- err
+	}()
+	<-taken
+	clock.Advance(time.Minute - 1)
+	if len(put) > 0 {
+		t.Error("it failed before its time")
+	}
+	clock.Advance(1)
+	if err := <-put; err == nil || !strings.Contains(err.Error(), "no byte came for 1m0s") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package crew
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"larder/internal/session/workertest"
 	"larder/internal/shm"
 	"larder/internal/source"
+	"larder/internal/testenv"
 	"larder/tiers"
 )
 
@@ -110,7 +112,7 @@ func (h *hand) take(t testing.TB) wire.TaskFrame {
 	t.Helper()
 	select {
 	case <-h.came:
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("no task came")
 	}
 	h.mu.Lock()
@@ -229,14 +231,12 @@ func (r *rig) answer(id coordinator.FlightID) (coordinator.Prepared, bool) {
 
 func (r *rig) waitFor(id coordinator.FlightID) coordinator.Prepared {
 	r.t.Helper()
-	for range 6000 {
-		if p, ok := r.answer(id); ok {
-			return p
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	r.t.Fatalf("flight %d is never answered", id)
-	return coordinator.Prepared{}
+	var p coordinator.Prepared
+	testenv.Eventually(r.t, fmt.Sprintf("flight %d is answered", id), func() (ok bool) {
+		p, ok = r.answer(id)
+		return ok
+	})
+	return p
 }
 
 // attach makes a worker with n bytes of memory.
@@ -418,16 +418,11 @@ func TestEndedJobsLeaveNothing(t *testing.T) {
 // taken waits until the feeder has taken what was added.
 func (r *rig) taken() {
 	r.t.Helper()
-	for range 60_000 {
+	testenv.Eventually(r.t, "the feeder takes what was added", func() bool {
 		r.Crew.mu.Lock()
-		n := len(r.Crew.mu.coming) + len(r.Crew.mu.added)
-		r.Crew.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	r.t.Fatal("the feeder does not take what was added")
+		defer r.Crew.mu.Unlock()
+		return len(r.Crew.mu.coming)+len(r.Crew.mu.added) == 0
+	})
 }
 
 // What is made and kept in no tier is bounded: the next one waits until there is room, or nothing of its kind is there.

@@ -2,6 +2,7 @@ package crew
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"larder/internal/session/wire"
 	"larder/internal/session/workertest"
 	"larder/internal/shm"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	"larder/tiers"
 )
@@ -30,14 +32,10 @@ func (r *rig) attachMarking(n int64, window uint32) (*Worker, *hand, []byte) {
 // waitWaiting waits until the feeder has put so many tasks into queues.
 func (r *rig) waitWaiting(n int) {
 	r.t.Helper()
-	waiting := -1
-	for range 6000 {
-		if _, waiting = r.Attached(); waiting == n {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	r.t.Fatalf("%d tasks wait, want %d", waiting, n)
+	testenv.Eventually(r.t, fmt.Sprintf("%d tasks wait", n), func() bool {
+		_, waiting := r.Attached()
+		return waiting == n
+	})
 }
 
 // all takes the tasks that have come.
@@ -62,15 +60,10 @@ func TestWindowsFollowTheTasks(t *testing.T) {
 	copy(mem[64:], b)
 	var tasks []wire.TaskFrame
 	round := func(took time.Duration, bytes int64) (given int) {
-		for range 60_000 {
-			if tasks = append(tasks, h.all()...); len(tasks) > 0 {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
-		if len(tasks) == 0 {
-			t.Fatal("no task came")
-		}
+		testenv.Eventually(t, "a task comes", func() bool {
+			tasks = append(tasks, h.all()...)
+			return len(tasks) > 0
+		})
 		r.clock.pass(took * time.Duration(len(tasks)))
 		w.pace.bytes = max(w.pace.bytes, bytes)
 		for _, k := range tasks {
@@ -227,13 +220,9 @@ func TestInputsShareTheirMemory(t *testing.T) {
 			From: coordinator.Source{Key: k}}, r.job, nil)
 	}
 	most := 0
-	for n, idle := 0, 0; n < 100 && idle < 60_000; {
-		tasks := h.all()
-		if len(tasks) == 0 {
-			time.Sleep(time.Millisecond)
-			idle++
-			continue
-		}
+	for n := 0; n < 100; {
+		var tasks []wire.TaskFrame
+		testenv.Eventually(t, "a task comes", func() bool { tasks = h.all(); return len(tasks) > 0 })
 		most = max(most, len(tasks))
 		w.c.mu.Lock()
 		if !slices.IsSortedFunc(w.inputs, func(a, b span) int { return int(a.at + a.n - b.at) }) {

@@ -10,6 +10,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/session"
 	"larder/internal/session/wire"
+	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -186,10 +187,7 @@ func TestTasksOfTheDeadDoNotComeBack(t *testing.T) {
 		x.Close(nil)
 		w.Close(clean)
 		r.clock.pass(time.Second)
-		deadline := time.Now().Add(time.Minute)
-		for budget.Used() != 0 && time.Now().Before(deadline) {
-			time.Sleep(time.Millisecond)
-		}
+		testenv.Eventually(t, "the ring gives its memory back", func() bool { return budget.Used() == 0 })
 		if _, waiting := r.Attached(); waiting != 0 || budget.Used() != 0 {
 			t.Errorf("%d tasks wait, rings have %d bytes", waiting, budget.Used())
 		}

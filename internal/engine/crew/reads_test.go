@@ -1,6 +1,7 @@
 package crew
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"larder/internal/engine/work"
 	"larder/internal/ident"
 	"larder/internal/prep"
+	"larder/internal/testenv"
 )
 
 // readRig is a rig of a job whose items are read, and whose only other step is a worker's. Items come when the test
@@ -73,11 +75,7 @@ func TestItemsAreReadForTheirJobs(t *testing.T) {
 // begun waits until so many items are to be read.
 func begun(t *testing.T, reads chan func([]byte, coordinator.Prepared), n int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); len(reads) < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d items are asked for", len(reads), n)
-		}
-	}
+	testenv.Eventually(t, fmt.Sprintf("%d items are asked for", n), func() bool { return len(reads) >= n })
 }
 
 // nextRead is the next item that is to be read.
@@ -86,7 +84,7 @@ func nextRead(t *testing.T, reads chan func([]byte, coordinator.Prepared)) func(
 	select {
 	case done := <-reads:
 		return done
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("no item is asked for")
 		return nil
 	}
@@ -155,7 +153,7 @@ func TestReadingAheadOfWorkersIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			answered++
-		case <-time.After(time.Minute):
+		case <-time.After(5 * time.Minute):
 			t.Fatalf("%d are answered", answered)
 		}
 	}
@@ -180,25 +178,22 @@ func (r *rig) settled() bool {
 // serve answers reads with records of the size that size says, until nothing is to be read any more.
 func serve(t *testing.T, r *rig, reads chan func([]byte, coordinator.Prepared), size func(n int) int) (read int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
-		select {
-		case done := <-reads:
-			read++
-			done(blobOf(t, size(read)), coordinator.Prepared{Read: 1})
-			if held := r.heldBytes(); held > 1<<20 {
-				t.Fatalf("%d bytes are held after %d items", held, read)
+	testenv.Eventually(t, "nothing is to be read any more", func() bool {
+		for {
+			select {
+			case done := <-reads:
+				read++
+				done(blobOf(t, size(read)), coordinator.Prepared{Read: 1})
+				if held := r.heldBytes(); held > 1<<20 {
+					t.Fatalf("%d bytes are held after %d items", held, read)
+				}
+				continue
+			default:
 			}
-			continue
-		default:
+			return r.settled()
 		}
-		if r.settled() {
-			return read
-		}
-		if time.Now().After(end) {
-			t.Fatalf("after %d items it does not come to rest", read)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	})
+	return read
 }
 
 // However large the records become that are being read, those that wait for a worker have their room and no more: what
@@ -232,7 +227,7 @@ func TestRecordsThatGrowHaveNoMoreRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			answered++
-		case <-time.After(time.Minute):
+		case <-time.After(5 * time.Minute):
 			t.Fatalf("%d are answered", answered)
 		}
 		if held := r.heldBytes(); held > 1<<20 {
@@ -279,7 +274,7 @@ func TestJobsWithoutWorkersLeaveRoomToOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			answered++
-		case <-time.After(time.Minute):
+		case <-time.After(5 * time.Minute):
 			t.Fatalf("%d are answered", answered)
 		}
 	}
@@ -335,7 +330,7 @@ func TestProbesAreReadAtOnce(t *testing.T) {
 		if x.Flight != 3 {
 			t.Errorf("flight %d is said to be read", x.Flight)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("nobody says that it was read")
 	}
 	if len(reads) != 0 || len(came) != 0 {

@@ -40,7 +40,7 @@ func native(t *testing.T, natives chan func(error)) func(error) {
 	select {
 	case run := <-natives:
 		return run
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("no built-in op is asked for")
 		return nil
 	}

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"sync"
 	"testing"
-	"time"
 
 	"larder/internal/coordinator"
 	"larder/internal/engine/ring"
 	"larder/internal/ident"
 	"larder/internal/record"
+	"larder/internal/testenv"
 )
 
 // What one step of the coordinator asks for travels in one frame, and what became of one stack in one event.
@@ -122,13 +122,7 @@ func TestAStackGoesToTheRowsOfItsRings(t *testing.T) {
 		xs[i].Close(nil)
 		xs[i].Release()
 	}
-	for range 6000 {
-		if budget.Used() == 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("rings have %d bytes still", budget.Used())
+	testenv.Eventually(t, "rings have no bytes", func() bool { return budget.Used() == 0 })
 }
 
 var wide = record.Schema{Fields: []record.Field{

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"larder/internal/session/wire"
+	"larder/internal/testenv"
 )
 
 // slowHand takes its first task only when it is let go.
@@ -30,7 +31,7 @@ func TestTasksAreSentInOrder(t *testing.T) {
 	r.prepare(1, false)
 	<-h.first // the feeder gives it
 	r.prepare(2, false)
-	pumped := make(chan struct{})
+	took, pumped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(pumped)
 		for { // the feeder is busy: what it would put into the queue is put there for it
@@ -45,12 +46,19 @@ func TestTasksAreSentInOrder(t *testing.T) {
 				break
 			}
 		}
+		close(took)
 		w.pump()
 	}()
-	select {
-	case <-pumped: // another goroutine overtook the feeder
-	case <-time.After(50 * time.Millisecond):
-	}
+	<-took
+	testenv.Eventually(t, "it has overtaken the feeder, or waits for it", func() bool {
+		select {
+		case <-pumped:
+			return true
+		default:
+		}
+		waiting, all := testenv.Parked("crew.TestTasksAreSentInOrder.func1")
+		return all == 1 && waiting == 1
+	})
 	close(h.open)
 	<-pumped
 	for _, want := range []uint64{1, 2} {
