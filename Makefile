@@ -65,7 +65,9 @@ test-go: ## Go tests: all but those of make check and the fault lane
 .PHONY: test-python
 test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
-	  $(RUN) pytest -q python/tests bench/py
+	  $(RUN) pytest -q -n $(PYTEST_PROCESSES) --dist worksteal python/tests bench/py
+# Most of a test's time is waiting for the daemon and for processes that import torch.
+PYTEST_PROCESSES ?= 3
 
 .PHONY: test-ci
 test-ci: ## what CI runs beside check and test: -race, invariants, faults, the decoder in Go

@@ -32,8 +32,8 @@ func newFence(t *testing.T, size int) *fence {
 
 func (f *fence) last(n int) []byte { return f.mem[len(f.mem)-n:] }
 
-// kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def in make nightly, of which make test leaves a
-// third and -short an eighth.
+// kernelCases is how many random cases are run: LARDER_KERNEL_CASES, or def in make nightly. make test runs a third of
+// def, -short an eighth of that.
 func kernelCases(t *testing.T, def int) int {
 	def = lane.Times((def+2)/3, def)
 	if testing.Short() {

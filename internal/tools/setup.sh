@@ -50,12 +50,13 @@ environment() {
   if [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import venv, numpy' 2>/dev/null; then
     python=/usr/bin/python3 # this one sees Debian's torch
   fi
-  "$venv/bin/python" -c 'import numpy, pytest, larder' 2>/dev/null && return
+  "$venv/bin/python" -c 'import numpy, pytest, larder, xdist' 2>/dev/null && return
   say "making $venv from $($python --version)"
   rm -rf "$venv"
   $python -m venv --system-site-packages "$venv"
   for m in numpy pytest; do "$venv/bin/python" -c "import $m" 2>/dev/null || need+=("$m"); done
   "$venv/bin/python" -c 'import PIL' 2>/dev/null || need+=(pillow)
+  "$venv/bin/python" -c 'import xdist' 2>/dev/null || need+=(pytest-xdist==3.6.1 execnet==2.1.1)
   if [ ${#need[@]} -gt 0 ]; then
     say "pip install ${need[*]}"
     "$venv/bin/pip" install -q --disable-pip-version-check "${need[@]}"
