@@ -19,8 +19,9 @@ HAVE_JPEG = $(shell $(JPEG_PROGRAM) | $${CC:-cc} -E - >/dev/null 2>&1 && [ "$${C
 HAVE_STATIC = $(shell f=$$($${CC:-cc} -print-file-name=libjpeg.a 2>/dev/null); [ -f "$$f" ] && echo yes)
 TAGS = $(if $(HAVE_JPEG),turbo$(if $(HAVE_STATIC),,$(comma)turbo_shared),)
 comma := ,
-# In CI the tests against a real PyTorch must run. make nightly demands the real servers and the writers too.
-REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1,)
+# In CI the tests against a real PyTorch and a real S3 server must run. make nightly demands the other servers and the
+# writers too.
+REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1,)
 
 .PHONY: help
 help: ## list the targets

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what a target of the Makefile needs, and reports what it does.
 #
-#   internal/tools/setup.sh VENV             for `make test` and `make bench`
+#   internal/tools/setup.sh VENV             for `make test` and `make bench`; also an S3 server, into bin/tools
 #   internal/tools/setup.sh VENV TOOLS       for `make check`: also the pinned linters and generators, into the folder TOOLS
-#   internal/tools/setup.sh VENV nightly     for `make nightly`: also the writers of packed files in .venv-formats, an S3
-#                                            server, Azurite, nginx, a headless Chromium; into bin/tools of this tree
+#   internal/tools/setup.sh VENV nightly     for `make nightly`: also the writers of packed files in .venv-formats,
+#                                            Azurite, nginx, a headless Chromium
 #
 # On Debian as root it installs system packages: libjpeg-turbo's headers, and a CPU PyTorch with torchvision to test
 # against. Elsewhere it installs what pip has.
@@ -150,10 +150,8 @@ if [ -n "$tools" ]; then
   mkdir -p "$tools"
   tools=$(cd "$tools" && pwd)
 fi
-if [ -n "$nightly" ]; then
-  s3_server
-  azurite
-fi
+[ -n "$tools" ] || s3_server
+[ -z "$nightly" ] || azurite
 if [ -n "$tools" ]; then
   go_tool lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint
   go_tool proto github.com/bufbuild/buf github.com/bufbuild/buf/cmd/buf
