@@ -8,7 +8,7 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 
 Its modules are layers; each imports those before it only (python/tests/test_layers.py):
 
-1. ``_version``, ``_caller``, ``_units``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what
+1. ``_version``, ``_clock``, ``_caller``, ``_units``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what
    can go wrong.
 2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_stack``, ``_ring``, ``_lease``, ``_board``, ``_link``: memory,
    and what lies in it.

@@ -22,6 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
 import nginx  # noqa: E402
+from clock_fixture import clock  # noqa: E402, F401 - a fixture
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
 from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402

@@ -1,0 +1,330 @@
+"""The clock of a test: it stands still until the test steps it.
+
+A test owns a ``SteppedClock``, which listens on a Unix socket. Whoever follows it connects and reads lines: the client
+and the workers of larder (``larder._clock`` loads this file, by LARDER_CLOCK_MODULE), and a daemon that was built with
+failpoints (``larder serve --clock=unix:PATH``).
+
+    server -> follower  now NS            nanoseconds of the clock
+    follower -> server  ok NS             its clock is there, and every wait that was due then has been woken
+    follower -> server  alarm SIGNAL NS   it wants that signal at NS; 0 = no longer
+
+The signal comes from the test's process, as it would from the kernel, so it also reaches a follower in which no Python
+code can run. Nothing but larder may be imported here: this file runs in the processes of users' scripts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+START = 1_000_000_000_000_000_000
+BOUND = 300.0  # seconds of real time that a follower may take for a step
+_SLICE = 250.0  # milliseconds of real time after which a wait looks again, whatever the clock says
+_all: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for x in list(_all):
+        x.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Follower:
+    """The functions of ``larder._clock`` on the clock of a test, which is of this process if ``server`` is given.
+
+    A pause between two looks (``sleep``, a short ``poll``) ends when either clock has passed: a look at something that
+    another process does must not wait for a step. Only deadlines do.
+    """
+
+    def __init__(self, address: str, server: SteppedClock | None = None) -> None:
+        self._path = address.removeprefix("unix:")
+        self._server = server
+        self._sock: socket.socket | None = None
+        self._ns = START if server is None else server.ns
+        self._begin()
+        _all.add(self)
+        if server is None:
+            self._connect()
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._waits: dict[int, float] = {}  # seconds that a thread wants to wait, by what wakes it; 0 = it was woken
+
+    def forked(self) -> None:
+        """A child of the process follows over a connection of its own, from its first look at the clock on."""
+        self._begin()
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = self._server = None
+
+    def _connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(self._path)
+        except OSError:
+            pass  # the test is over: the clock stands where it was
+        self._sock = sock
+        lines = _lines(sock)
+        if self._take(lines):
+            threading.Thread(target=self._follow, args=(lines,), name="stepped-clock", daemon=True).start()
+
+    def _follow(self, lines: Iterator[str]) -> None:
+        while self._take(lines):
+            pass
+
+    def _take(self, lines: Iterator[str]) -> bool:
+        line = next(lines, None)
+        if line is None:
+            return False
+        self.move(int(line.split()[1]))
+        self._say(f"ok {self._ns}")
+        return True
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            assert self._sock is not None
+            self._sock.send(f"{line}\n".encode(), socket.MSG_NOSIGNAL)  # one call: a signal handler may send, too
+
+    def move(self, ns: int) -> None:
+        """Moves the clock, and wakes who waits."""
+        with self._changed:
+            self._ns = ns
+            for wake in self._waits:
+                os.eventfd_write(wake, 1)
+                self._waits[wake] = 0.0
+
+    def until_waiting(self, longer: float, over: threading.Event | None = None) -> bool:
+        """Waits until a thread waits on the clock, for more than so many seconds; or until ``over``, which ``poke``
+        tells of.
+        """
+
+        def reached() -> bool:
+            return any(s > longer for s in self._waits.values()) or (over is not None and over.is_set())
+
+        with self._changed:
+            return self._changed.wait_for(reached, BOUND)
+
+    def poke(self) -> None:
+        """Has ``until_waiting`` look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # ---- what larder._clock has
+
+    def monotonic(self) -> float:
+        """Seconds of the clock."""
+        if self._sock is None and self._server is None:
+            self._connect()
+        return self._ns / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        """Pauses between two looks."""
+        self.poll(select.poll(), 1000 * seconds)
+
+    def poll(self, poller: select.poll, ms: float) -> list[tuple[int, int]]:
+        """Waits for a descriptor, the clock, or a moment of real time."""
+        if ms <= 0:
+            return poller.poll(0)
+        self.monotonic()  # a child follows from here on
+        wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            poller.register(wake, select.POLLIN)
+            with self._changed:
+                self._waits[wake] = ms / 1000
+                self._changed.notify_all()
+            ready = poller.poll(min(ms, _SLICE))
+        finally:
+            with self._changed:
+                self._waits.pop(wake, None)
+            poller.unregister(wake)
+            os.close(wake)
+        return [x for x in ready if x[0] != wake]
+
+    def alarm(self, seconds: float) -> None:
+        """Has SIGALRM sent after so many seconds; 0 = no longer."""
+        self._alarm(signal.SIGALRM, seconds)
+
+    def kernel_timer(self) -> Callable[[float], None]:
+        """A timer that ends this process, whatever it does."""
+        return lambda seconds: self._alarm(signal.SIGVTALRM, seconds)
+
+    def _alarm(self, number: int, seconds: float) -> None:
+        self.monotonic()
+        assert self._server is None, "the process of a test has no alarms"
+        self._say(f"alarm {int(number)} {self._ns + round(seconds * 1e9) if seconds else 0}")
+
+
+class _Subscriber:
+    """A process that follows, as the clock sees it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.pid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        self.at = 0
+        self.alarms: dict[int, int] = {}  # when, by signal
+
+    def tell(self, ns: int) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.sendall(f"now {ns}\n".encode())
+        self.ring(ns)
+
+    def heard(self, line: str, ns: int) -> None:
+        kind, *numbers = line.split()
+        if kind == "alarm":
+            self.alarms[int(numbers[0])] = int(numbers[1])
+            self.ring(ns)
+        else:
+            self.at = int(numbers[0])
+
+    def ring(self, ns: int) -> None:
+        """Sends the signals that are due, the first one first."""
+        for number, due in sorted(self.alarms.items(), key=lambda x: x[1]):
+            if 0 < due <= ns:
+                self.alarms[number] = 0
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+
+
+class SteppedClock:
+    """A clock that moves when the test says so. ``local`` is what the test's own process follows it with."""
+
+    def __init__(self, path: object) -> None:
+        self.path, self.address = str(path), f"unix:{path}"
+        self.ns = START
+        self._changed = threading.Condition()
+        self._subscribers: list[_Subscriber] = []
+        self._pid = os.getpid()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen(64)
+        self.local = Follower(self.address, self)
+        _all.add(self)
+        threading.Thread(target=self._accept, name="stepped-clock", daemon=True).start()
+
+    def forked(self) -> None:
+        """A child does not hold the clock."""
+        self._listener.close()
+        for s in self._subscribers:
+            s.sock.close()
+        self._subscribers = []
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            s = _Subscriber(sock)
+            with self._changed:
+                self._subscribers.append(s)
+                s.tell(self.ns)
+                self._changed.notify_all()
+            threading.Thread(target=self._hear, args=(s,), name="stepped-clock", daemon=True).start()
+
+    def _hear(self, s: _Subscriber) -> None:
+        for line in _lines(s.sock):
+            with self._changed:
+                s.heard(line, self.ns)
+                self._changed.notify_all()
+        with self._changed:
+            if s in self._subscribers:
+                self._subscribers.remove(s)
+            s.sock.close()
+            self._changed.notify_all()
+
+    @property
+    def now(self) -> float:
+        """Seconds of the clock."""
+        return self.ns / 1e9
+
+    def advance(self, seconds: float) -> None:
+        """Moves the clock. All who follow it are there when this returns."""
+        with self._changed:
+            self.ns += round(seconds * 1e9)
+            ns, told = self.ns, list(self._subscribers)
+            for s in told:
+                s.tell(ns)
+        self.local.move(ns)
+        late = lambda: [s.pid for s in told if s.at < ns and s in self._subscribers]  # noqa: E731
+        with self._changed:
+            assert self._changed.wait_for(lambda: not late(), BOUND), f"processes {late()} do not follow the clock"
+
+    def followed(self, *pids: int) -> None:
+        """Waits until these processes follow the clock."""
+        with self._changed:
+            came = self._changed.wait_for(lambda: {*pids} <= {s.pid for s in self._subscribers}, BOUND)
+            assert came, f"of processes {pids}, {[s.pid for s in self._subscribers]} follow the clock"
+
+    def armed(self, pid: int) -> None:
+        """Waits until a process has an alarm: a worker makes an item that has a ``sample_timeout``."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._alarms(pid), BOUND), f"process {pid} has no alarm"
+
+    def _alarms(self, pid: int) -> bool:
+        return any(due for s in self._subscribers if s.pid == pid for due in s.alarms.values())
+
+    def waiting(self, longer: float = 0.0) -> None:
+        """Waits until a thread of this process waits on the clock, for more than so many seconds."""
+        assert self.local.until_waiting(longer), "no thread waits on the clock"
+
+    @contextlib.contextmanager
+    def passing(self, step: float, longer: float = 0.0) -> Iterator[None]:
+        """Meanwhile the clock moves by ``step``, once for each wait of a thread of this process that is for more than
+        ``longer`` seconds: what ends a shorter wait, as an answer of a daemon that lives, comes by itself.
+        """
+        over = threading.Event()
+        wrong: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                while not over.is_set():
+                    if self.local.until_waiting(longer, over) and not over.is_set():
+                        self.advance(step)
+            except BaseException as e:
+                wrong.append(e)
+
+        thread = threading.Thread(target=run, name="time-passes", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            self.local.poke()
+            thread.join()
+        if wrong:
+            raise wrong[0]
+
+    def close(self) -> None:
+        """The clock stands still from now on."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._changed:
+            for s in self._subscribers:
+                with contextlib.suppress(OSError):
+                    s.sock.shutdown(socket.SHUT_RDWR)
+        if os.path.exists(self.path):
+            os.unlink(self.path)
+
+
+def _lines(sock: socket.socket) -> Iterator[str]:
+    data = b""
+    while True:
+        try:
+            part = sock.recv(4096)
+        except OSError:
+            return
+        if not part:
+            return
+        *lines, data = (data + part).split(b"\n")
+        yield from (line.decode() for line in lines)
