@@ -7,9 +7,10 @@ failpoints (``larder serve --clock=unix:PATH``).
     server -> follower  now NS            nanoseconds of the clock
     follower -> server  ok NS             its clock is there, and every wait that was due then has been woken
     follower -> server  alarm SIGNAL NS   it wants that signal at NS; 0 = no longer
+    follower -> server  a byte below 32   it has handled that signal
 
 The signal comes from the test's process, as it would from the kernel, so it also reaches a follower in which no Python
-code can run. Nothing but larder may be imported here: this file runs in the processes of users' scripts.
+code can run. The byte is written by Python's C code, which needs the interpreter as little. Nothing but larder may be imported here: this file runs in the processes of users' scripts.
 """
 
 from __future__ import annotations
@@ -73,22 +74,26 @@ class Follower:
             sock.connect(self._path)
         except OSError:
             pass  # the test is over: the clock stands where it was
+        sock.setblocking(False)  # signal.set_wakeup_fd asks for it
         self._sock = sock
-        lines = _lines(sock)
-        if self._take(lines):
+        lines = _Lines(sock)
+        while (told := self._take(lines)) == 0:  # its own work begins with the first time
+            pass
+        if told > 0:
             threading.Thread(target=self._follow, args=(lines,), name="stepped-clock", daemon=True).start()
 
-    def _follow(self, lines: Iterator[str]) -> None:
-        while self._take(lines):
+    def _follow(self, lines: _Lines) -> None:
+        while self._take(lines) >= 0:
             pass
 
-    def _take(self, lines: Iterator[str]) -> bool:
-        line = next(lines, None)
-        if line is None:
-            return False
-        self.move(int(line.split()[1]))
-        self._say(f"ok {self._ns}")
-        return True
+    def _take(self, lines: _Lines) -> int:
+        """How often the clock was moved; -1 = it stands still from now on."""
+        lines.wait()
+        said = lines.read()
+        for line in said or ():
+            self.move(int(line.split()[1]))
+            self._say(f"ok {self._ns}")
+        return -1 if said is None else len(said)
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -152,6 +157,9 @@ class Follower:
 
     def alarm(self, seconds: float) -> None:
         """Has SIGALRM sent after so many seconds; 0 = no longer."""
+        self.monotonic()
+        assert self._sock is not None, "the process of a test has no alarms"
+        signal.set_wakeup_fd(self._sock.fileno(), warn_on_full_buffer=False)
         self._alarm(signal.SIGALRM, seconds)
 
     def kernel_timer(self) -> Callable[[float], None]:
@@ -160,7 +168,6 @@ class Follower:
 
     def _alarm(self, number: int, seconds: float) -> None:
         self.monotonic()
-        assert self._server is None, "the process of a test has no alarms"
         self._say(f"alarm {int(number)} {self._ns + round(seconds * 1e9) if seconds else 0}")
 
 
@@ -168,31 +175,46 @@ class _Subscriber:
     """A process that follows, as the clock sees it."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+        sock.setblocking(False)
+        self.sock, self.lines = sock, _Lines(sock)
         self.pid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self.at = 0
         self.alarms: dict[int, int] = {}  # when, by signal
+        self.handling = 0  # the signal that was sent and not handled yet
 
     def tell(self, ns: int) -> None:
         with contextlib.suppress(OSError):
-            self.sock.sendall(f"now {ns}\n".encode())
+            self.sock.send(f"now {ns}\n".encode(), socket.MSG_NOSIGNAL)
         self.ring(ns)
 
-    def heard(self, line: str, ns: int) -> None:
+    def heard(self, line: str) -> None:
         kind, *numbers = line.split()
-        if kind == "alarm":
+        if kind == "handled":
+            self.handling = 0 if self.handling == int(numbers[0]) else self.handling
+        elif kind == "alarm":
             self.alarms[int(numbers[0])] = int(numbers[1])
-            self.ring(ns)
         else:
             self.at = int(numbers[0])
 
     def ring(self, ns: int) -> None:
-        """Sends the signals that are due, the first one first."""
+        """Sends the signals that are due, each once the one before was handled, when all that it said is heard."""
+        if self.lines.more:
+            return
         for number, due in sorted(self.alarms.items(), key=lambda x: x[1]):
-            if 0 < due <= ns:
-                self.alarms[number] = 0
+            if 0 < due <= ns and not self.handling:
+                self.alarms[number], self.handling = 0, number
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
+
+    @property
+    def works(self) -> bool:
+        """Whether it is at an item that has a time limit, and was not told that the time is over."""
+        return bool(self.alarms.get(signal.SIGALRM))
+
+    @property
+    def rests(self) -> bool:
+        """Whether no alarm is set."""
+        return not any(self.alarms.values())
 
 
 class SteppedClock:
@@ -232,9 +254,14 @@ class SteppedClock:
             threading.Thread(target=self._hear, args=(s,), name="stepped-clock", daemon=True).start()
 
     def _hear(self, s: _Subscriber) -> None:
-        for line in _lines(s.sock):
+        said: list[str] | None = []
+        while said is not None:
+            s.lines.wait()
             with self._changed:
-                s.heard(line, self.ns)
+                said = s.lines.read()
+                for line in said or ():
+                    s.heard(line)
+                s.ring(self.ns)
                 self._changed.notify_all()
         with self._changed:
             if s in self._subscribers:
@@ -271,7 +298,13 @@ class SteppedClock:
             assert self._changed.wait_for(lambda: self._alarms(pid), BOUND), f"process {pid} has no alarm"
 
     def _alarms(self, pid: int) -> bool:
-        return any(due for s in self._subscribers if s.pid == pid for due in s.alarms.values())
+        return any(s.pid == pid and not s.rests for s in self._subscribers)
+
+    def stuck(self) -> bool:
+        """Whether exactly one process is at an item that has a time limit, and all others rest."""
+        with self._changed:
+            busy = [s for s in self._subscribers if not s.rests]
+            return len(busy) == 1 and busy[0].works
 
     def waiting(self, longer: float = 0.0) -> None:
         """Waits until a thread of this process waits on the clock, for more than so many seconds."""
@@ -317,14 +350,32 @@ class SteppedClock:
             os.unlink(self.path)
 
 
-def _lines(sock: socket.socket) -> Iterator[str]:
-    data = b""
-    while True:
+class _Lines:
+    """What the other side says, line by line; the byte of a signal is a line, too."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.data = sock, b""
+
+    def wait(self) -> None:
+        """Waits until there is something to read."""
+        select.select([self.sock], [], [])
+
+    def read(self) -> list[str] | None:
+        """What has come; None at the end."""
         try:
-            part = sock.recv(4096)
+            part = self.sock.recv(4096)
+        except BlockingIOError:
+            return []
         except OSError:
-            return
+            return None
         if not part:
-            return
-        *lines, data = (data + part).split(b"\n")
-        yield from (line.decode() for line in lines)
+            return None
+        self.data += part
+        signals = [b for b in self.data if b < 32 and b != 10]
+        *lines, self.data = self.data.translate(None, bytes(signals)).split(b"\n")
+        return [f"handled {b}" for b in signals] + [line.decode() for line in lines]
+
+    @property
+    def more(self) -> bool:
+        """Whether there is something to read."""
+        return bool(select.select([self.sock], [], [], 0)[0])
