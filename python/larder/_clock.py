@@ -1,4 +1,4 @@
-"""The clock that decides: deadlines, timeouts, patience, pauses between two looks, and the alarms of ``sample_timeout``.
+"""The clock that decides deadlines, timeouts, pauses between two looks, and the alarms of ``sample_timeout``.
 
 It is the kernel's monotonic clock, and each function here is the one of Python itself. What only measures (how long a
 read or a wait took, when answers are gathered) reads ``time.monotonic`` and never this clock.

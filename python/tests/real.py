@@ -167,7 +167,7 @@ class Daemon:
             code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGQUIT)  # where everything hangs is in the log
-            self.process.wait(10)
+            self.process.wait(PATIENCE)
             raise AssertionError(f"the daemon did not end after SIGTERM: {self.log.read_text()[-8000:]}") from None
         finally:
             assert self.process.stdout is not None
@@ -236,7 +236,7 @@ class Client:
         if self.process.poll() is None and not any(e["event"] in ("done", "error") for e in self.seen):
             self.process.kill()
         self.process.wait(PATIENCE)
-        self.thread.join(10)
+        self.thread.join(PATIENCE)
         for f in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert f is not None
             try:

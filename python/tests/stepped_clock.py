@@ -10,7 +10,9 @@ failpoints (``larder serve --clock=unix:PATH``).
     follower -> server  a byte below 32   it has handled that signal
 
 The signal comes from the test's process, as it would from the kernel, so it also reaches a follower in which no Python
-code can run. The byte is written by Python's C code, which needs the interpreter as little. Nothing but larder may be imported here: this file runs in the processes of users' scripts.
+code can run. The byte is written by Python's C code, which needs the interpreter as little.
+
+Only the standard library is imported here: this file runs in the processes of training scripts.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +32,9 @@ from typing import Any
 START = 1_000_000_000_000_000_000
 BOUND = 300.0  # seconds of real time that a follower may take for a step
 _SLICE = 250.0  # milliseconds of real time after which a wait looks again, whatever the clock says
+_LOOK = 0.005  # seconds of real time between two looks at a condition
+Condition = Callable[[], bool]
+Meanwhile = contextlib.AbstractContextManager[None]
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -58,6 +64,7 @@ class Follower:
             self._connect()
 
     def _begin(self) -> None:
+        self._moved = time.monotonic()  # in real time: when something happened here
         self._changed = threading.Condition()
         self._waits: dict[int, float] = {}  # seconds that a thread wants to wait, by what wakes it; 0 = it was woken
 
@@ -103,7 +110,7 @@ class Follower:
     def move(self, ns: int) -> None:
         """Moves the clock, and wakes who waits."""
         with self._changed:
-            self._ns = ns
+            self._ns, self._moved = ns, time.monotonic()
             for wake in self._waits:
                 os.eventfd_write(wake, 1)
                 self._waits[wake] = 0.0
@@ -153,6 +160,10 @@ class Follower:
                 self._waits.pop(wake, None)
             poller.unregister(wake)
             os.close(wake)
+        if ready or self._server is None:
+            self._moved = time.monotonic()
+        late = time.monotonic() - self._moved > BOUND
+        assert not late, f"in {BOUND:g} s of real time nothing ended a wait of {ms / 1000:g} s on the test's clock"
         return [x for x in ready if x[0] != wake]
 
     def alarm(self, seconds: float) -> None:
@@ -310,19 +321,42 @@ class SteppedClock:
         """Waits until a thread of this process waits on the clock, for more than so many seconds."""
         assert self.local.until_waiting(longer), "no thread waits on the clock"
 
-    @contextlib.contextmanager
-    def passing(self, step: float, longer: float = 0.0) -> Iterator[None]:
-        """Meanwhile the clock moves by ``step``, once for each wait of a thread of this process that is for more than
-        ``longer`` seconds: what ends a shorter wait, as an answer of a daemon that lives, comes by itself.
+    def passing(self, step: float, longer: float = 0.0, after: Condition | None = None) -> Meanwhile:
+        """Meanwhile, once ``after`` is true, the clock moves by ``step`` at each wait of a thread of this process that
+        is for more than ``longer`` seconds: what ends a shorter one, as an answer of a daemon that lives, comes by
+        itself.
         """
+
+        def run(over: threading.Event) -> None:
+            while after is not None and not after():
+                if over.wait(_LOOK):
+                    return
+            while not over.is_set():
+                if self.local.until_waiting(longer, over) and not over.is_set():
+                    self.advance(step)
+
+        return self._meanwhile(run)
+
+    def stepping(self, step: float, when: Callable[[int], bool]) -> Meanwhile:
+        """Meanwhile the clock moves by ``step`` each time ``when`` is true; it is given the number of steps made."""
+
+        def run(over: threading.Event) -> None:
+            steps = 0
+            while not over.wait(_LOOK):
+                if when(steps):
+                    self.advance(step)
+                    steps += 1
+
+        return self._meanwhile(run)
+
+    @contextlib.contextmanager
+    def _meanwhile(self, act: Callable[[threading.Event], None]) -> Iterator[None]:
         over = threading.Event()
         wrong: list[BaseException] = []
 
         def run() -> None:
             try:
-                while not over.is_set():
-                    if self.local.until_waiting(longer, over) and not over.is_set():
-                        self.advance(step)
+                act(over)
             except BaseException as e:
                 wrong.append(e)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from function_items import Items
+from pace import eventually
 from real import PATIENCE
 
 import larder
@@ -64,8 +65,8 @@ class Shrinks:
         if self.begun.exists():  # else it is looked at before the first epoch
             if i == 10:
                 self.mark.touch()
-            while i >= 20 and not self.mark.exists():
-                time.sleep(0.001)
+            if i >= 20:
+                eventually(self.mark.exists)
         if i >= len(self):
             raise IndexError(f"no sample {i}")
         return i

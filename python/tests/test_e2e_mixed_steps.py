@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pace import pace
 from PIL import Image
 from real import draw
 
@@ -186,7 +187,7 @@ def test_an_item_that_kills_or_raises_is_left_out_with_its_traceback(tars, real,
 def test_workers_killed_at_random_lose_nothing(tars, real):
     @larder.transform(version=3)
     def slow(item):
-        time.sleep(0.005)
+        pace(0.005)
         return item
 
     kw = {**ARGS, "batch_size": 3, "transform": [slow, *CROP, noise]}
