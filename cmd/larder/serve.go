@@ -28,7 +28,7 @@ type readyLine struct {
 
 func newServe(g *globals) *cobra.Command {
 	var cfg configFlags
-	var idle, drain time.Duration
+	var times serveTimes
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -42,10 +42,10 @@ once. SIGHUP reads the configuration again and applies what can change live, or 
 		Example: "  larder serve --config larder.yaml --http 127.0.0.1:9464",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if idle < 0 || drain < 0 {
+			if times.idle < 0 || times.drain < 0 {
 				return usagef("e.g. --idle-exit 10m", "a duration is negative")
 			}
-			return serve(cmd, g, &cfg, idle, drain)
+			return serve(cmd, g, &cfg, &times)
 		},
 	}
 	cfg.register(cmd)
@@ -55,13 +55,20 @@ once. SIGHUP reads the configuration again and applies what can change live, or 
 		"limit reads from storage to so many bytes per second, e.g. 20MB/s")
 	cmd.Flags().StringVar(&cfg.socketGroup, "socket-group", "",
 		"let the members of a group (name or number) use the socket too; see docs/security.md")
-	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "exit when no client has been connected for this time (default: never)")
-	cmd.Flags().DurationVar(&drain, "drain-timeout", 10*time.Second,
+	cmd.Flags().DurationVar(&times.idle, "idle-exit", 0, "exit when no client has been connected for this time (default: never)")
+	cmd.Flags().DurationVar(&times.drain, "drain-timeout", 10*time.Second,
 		"how long clients may finish their epochs after the first signal, where state.dir is none or this flag is given")
+	times.clock.register(cmd)
 	return cmd
 }
 
-func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.Duration) (err error) {
+// serveTimes are the times of a daemon, and the clock that they pass on.
+type serveTimes struct {
+	idle, drain time.Duration
+	clock       clockFlag
+}
+
+func serve(cmd *cobra.Command, g *globals, flags *configFlags, times *serveTimes) (err error) {
 	// Signals are caught before anything exists that they would leave behind.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -92,6 +99,9 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 	}
 	o := daemonOptions(cfg, log, level)
 	o.Reload = func(file string, content []byte) (*config.Config, error) { return flags.reload(g, file, content) }
+	if o.Clock, err = times.clock.open(); err != nil {
+		return err
+	}
 	d, err := daemon.Open(o)
 	if err != nil {
 		return err
@@ -103,7 +113,7 @@ func serve(cmd *cobra.Command, g *globals, flags *configFlags, idle, drain time.
 	}
 	log.Info("serving", "socket", line.Socket, "http", line.HTTP, "pid", line.PID, "version", version)
 	return d.Serve(cmd.Context(), daemon.ServeOptions{
-		Signals: signals, IdleExit: idle, DrainTimeout: drain, AlwaysDrain: cmd.Flags().Changed("drain-timeout"),
+		Signals: signals, IdleExit: times.idle, DrainTimeout: times.drain, AlwaysDrain: cmd.Flags().Changed("drain-timeout"),
 	})
 }
 

@@ -67,8 +67,10 @@ var allowed = map[string][]string{
 	// it must not share the mistakes of those it audits
 	"larder/internal/audit": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
 	"larder/internal/journal": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
-		"larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
-	"larder/internal/proc": {},
+		"larder/internal/clock", "larder/internal/ident", "larder/internal/invariant", "larder/internal/proc"},
+	"larder/internal/proc":          {},
+	"larder/internal/clock":         {},
+	"larder/internal/clock/stepped": {"larder/internal/clock"},
 	"larder/internal/prep/sandbox": {"larder/internal/errs", "larder/internal/prep", "larder/internal/proc",
 		"larder/internal/shm", "larder/internal/units"}, // it knows no jobs, datasets or tiers
 	"larder/internal/engine/crashguard": {"larder/internal/ident", "larder/internal/proc",
@@ -93,14 +95,14 @@ var allowed = map[string][]string{
 		"larder/internal/prep", "larder/internal/record", "larder/internal/session", "larder/internal/session/wire",
 		"larder/internal/shm", "larder/internal/units", "larder/tiers"},
 	"larder/internal/resume": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest"},
-	"larder/internal/source": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
+	"larder/internal/source": {"larder/internal/clock", "larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/bits", "larder/internal/xrand", "larder/internal/invariant",
 		"larder/internal/raster", "larder/internal/source/subset", "larder/internal/source/packed",
 		"larder/internal/record", "larder/internal/spool", "larder/internal/store", "larder/tiers/disk"},
 	"larder/internal/spool": {},
 	"larder/tiers/disk": {"larder/internal/errs", "larder/internal/units", "larder/internal/invariant",
 		"larder/internal/spool"},
-	"larder/internal/store": {"larder/internal/errs", "larder/internal/nearest", "larder/internal/xrand"},
+	"larder/internal/store": {"larder/internal/clock", "larder/internal/errs", "larder/internal/nearest", "larder/internal/xrand"},
 	"larder/internal/prep": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster",
 		"larder/internal/record"},
@@ -118,6 +120,8 @@ var homes = map[string][]string{
 	"github.com/dgraph-io/ristretto/v2":  {"larder/tiers/encoded", "larder/tiers/tinylfu", "larder/internal/source"},
 	"github.com/NVIDIA/go-nvml/pkg/nvml": {"larder/internal/gpu"},
 	"github.com/minio/minio-go/v7":       {"larder/internal/store"},
+	// A daemon that users run must not have a clock that others stop: it is compiled in with -tags failpoints only.
+	"larder/internal/clock/stepped": {},
 }
 
 var loaded = sync.OnceValues(func() ([]*packages.Package, error) {

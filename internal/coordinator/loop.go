@@ -26,14 +26,27 @@ type Several []Event
 
 func (Several) isEvent() {}
 
+// Clock is what Loop knows of time; tests pass their own.
+type Clock struct {
+	Now   func() time.Time
+	Timer func(time.Duration) Timer // makes a timer that fires after a time
+}
+
+// Timer is a time.Timer of a Clock. After Stop or Reset no earlier value is received.
+type Timer interface {
+	Chan() <-chan time.Time
+	Reset(time.Duration) bool
+	Stop() bool
+}
+
 // most is how many more events are taken before it is looked whether it is time for a Tick, but for the last ones of a
 // Several.
 const most = 63
 
 // Loop owns c until ctx ends: it takes events in order, and ticks when the core asks for it. It is the only goroutine
-// that touches c. now is the clock; tests pass their own.
-func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func() time.Time) error {
-	timer := time.NewTimer(time.Hour)
+// that touches c.
+func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, clock Clock) error {
+	now, timer := clock.Now, clock.Timer(time.Hour)
 	defer timer.Stop()
 	var out []Effect
 	var unread []Event
@@ -83,7 +96,7 @@ func Loop(ctx context.Context, c *Core, in <-chan Event, do Executor, now func()
 				}
 				break
 			}
-		case <-timer.C:
+		case <-timer.Chan():
 			unread = do.Unread(unread[:0])
 			for i, ev := range unread {
 				step(now(), ev)

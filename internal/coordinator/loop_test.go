@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"larder/dsa"
+	"larder/internal/clock"
 	"larder/internal/ident"
 	"larder/jobs"
 )
 
-// clock is the bubble's: virtual time.
-var clock = time.Now // Loop is what turns a clock into an argument
+// bubble is the clock of synctest: all tests of this file run in bubbles, where its time is virtual.
+var bubble = Clock{Now: clock.Real().Now, Timer: func(d time.Duration) Timer { return clock.Real().NewTimer(d) }}
 
 // worker is an Executor whose work takes time and is answered by events, as the real one's.
 type worker struct {
@@ -33,7 +34,7 @@ type worker struct {
 
 func (w *worker) later(d time.Duration, ev Event) {
 	go func() {
-		time.Sleep(d)
+		<-bubble.Timer(d).Chan()
 		w.events <- ev
 	}()
 }
@@ -74,7 +75,7 @@ func (w *worker) Do(e Effect) {
 	case CloseRank:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.closed = append(w.closed, clock())
+		w.closed = append(w.closed, bubble.Now())
 	case JobEnded:
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -110,7 +111,7 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- Loop(ctx, c, w.events, w, clock) }()
+		go func() { done <- Loop(ctx, c, w.events, w, bubble) }()
 
 		e := registration(1, "a", 0, 12, 4, func(e *Register) { e.Sample.Mode = dsa.Stratified })
 		id := w.ask(t, 1, e).Job
@@ -126,13 +127,13 @@ func TestLoopServesAnEpochTicksAndEnds(t *testing.T) {
 			t.Errorf("%d rows", rows)
 		}
 		// A vanished client: no event arrives, the loop ticks by itself when the lease runs out.
-		gone := clock()
+		gone := bubble.Now()
 		w.events <- Detached{Job: id, Inc: inc}
 		synctest.Wait()
 		time.Sleep(31 * time.Second)
 		synctest.Wait()
 		w.mu.Lock()
-		if len(w.ended) != 1 || clock().Sub(gone) < 30*time.Second {
+		if len(w.ended) != 1 || bubble.Now().Sub(gone) < 30*time.Second {
 			t.Errorf("ended: %v", w.ended)
 		}
 		w.mu.Unlock()
@@ -173,11 +174,11 @@ func TestWhatIsUnreadCountsBeforeATick(t *testing.T) {
 			if ev == nil {
 				return nil
 			}
-			ev.Ago = clock().Sub(at)
+			ev.Ago = bubble.Now().Sub(at)
 			return []Event{*ev}
 		}
 		done := make(chan error, 1)
-		go func() { done <- Loop(ctx, c, w.events, w, clock) }()
+		go func() { done <- Loop(ctx, c, w.events, w, bubble) }()
 		e := registration(1, "a", 0, 12, 4, func(e *Register) { e.Sample.Mode = dsa.Stratified })
 		id := w.ask(t, 1, e).Job
 		inc := w.ask(t, 2, Attach{Token: 2, Job: id}).Inc
@@ -185,7 +186,7 @@ func TestWhatIsUnreadCountsBeforeATick(t *testing.T) {
 		d := <-w.got
 		w.rest()
 		time.Sleep(49 * time.Second)
-		at = clock()
+		at = bubble.Now()
 		given.Store(&Released{Job: id, Inc: inc, Slot: d.Slot, Gen: d.Gen})
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
@@ -215,7 +216,9 @@ func TestLoopRestsWhenNothingIsToDo(t *testing.T) {
 		var ticks atomic.Int64
 		done := make(chan error, 1)
 		go func() {
-			done <- Loop(ctx, c, w.events, w, func() time.Time { ticks.Add(1); return clock() })
+			looked := bubble
+			looked.Now = func() time.Time { ticks.Add(1); return bubble.Now() }
+			done <- Loop(ctx, c, w.events, w, looked)
 		}()
 		id := w.ask(t, 1, registration(1, "a", 0, 3*refreshPerStep, 512, func(e *Register) { e.Spec.Slots = 4 })).Job
 		inc := w.ask(t, 2, Attach{Token: 2, Job: id}).Inc
@@ -253,7 +256,7 @@ func TestLoopTakesSeveralEventsAtOnce(t *testing.T) {
 		w.flush = func() { flushed++ }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- Loop(ctx, c, w.events, w, clock) }()
+		go func() { done <- Loop(ctx, c, w.events, w, bubble) }()
 		synctest.Wait()
 		before := flushed
 		var all Several

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/config"
 	"larder/internal/engine"
 	"larder/internal/prep"
@@ -35,6 +36,8 @@ type Options struct {
 	// Trial is a command that runs crashguard.Try on its standard input and output. The engine has it prepare images that
 	// may have crashed an earlier daemon, in a process of its own. Empty: such images are not tried.
 	Trial []string
+	// Clock is that of deadlines (internal/clock says which); nil = the real one.
+	Clock clock.Clock
 	// Decode is a command that runs sandbox.Serve, for prep.isolation process. Empty: that is refused.
 	Decode []string
 }
@@ -75,6 +78,7 @@ func Open(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Clock = clock.Or(o.Clock)
 	d := &Daemon{opt: o, servers: newServers()}
 	d.config.now, d.config.resolved = o.Config, resolved
 	d.log, d.lastError = rememberErrors(o.Log)
@@ -118,6 +122,7 @@ func (d *Daemon) open() error {
 	}
 	d.servers.sessions = session.NewServer(session.Config{
 		Engine: d.engine, Crew: d.engine, Service: rpc.Service(d.engine, d.log), Log: d.log, Group: group,
+		Clock: d.opt.Clock,
 	})
 	d.servers.addGRPC(d.engine, d.log, tcpAccess{creds: rpc.PeerCreds()})
 	if d.doors.tcp != nil {
@@ -160,7 +165,7 @@ func (d *Daemon) openEngine(cfg *config.Config) error {
 		debug.SetMemoryLimit(r.Own)
 	}
 	err := d.resources.open(resourceOptions{config: cfg, resolved: r, socket: d.Socket(), decode: d.opt.Decode,
-		log: d.log})
+		log: d.log, clock: d.opt.Clock})
 	if err != nil {
 		return err
 	}
@@ -181,7 +186,7 @@ func (d *Daemon) openEngine(cfg *config.Config) error {
 func (d *Daemon) engineConfig(cfg *config.Config) engine.Config {
 	r := d.config.resolved
 	return engine.Config{
-		Version: d.opt.Version, Seed: d.resources.state.seed, Log: d.log,
+		Version: d.opt.Version, Seed: d.resources.state.seed, Log: d.log, Clock: d.opt.Clock,
 		Data:    engine.DataConfig{Catalog: d.resources.catalog, Store: d.resources.store},
 		Journal: engine.JournalConfig{Log: d.resources.state.journal, Found: d.resources.state.found},
 		Crash:   engine.CrashConfig{File: d.resources.state.decoding, Trial: d.opt.Trial},
@@ -221,7 +226,7 @@ func imageLimits(p config.Prep, r config.Resolved) prep.Limits {
 // start runs every part in a goroutine.
 func (d *Daemon) start(allow func(shm.Peer) bool) {
 	ctx := d.parts.begin(d.log, d.life.stopping)
-	grpcHalf, sessionHalf := session.MuxFor(d.doors.unix.Door(), allow)
+	grpcHalf, sessionHalf := session.MuxFor(d.doors.unix.Door(), allow, d.opt.Clock)
 	d.parts.halves = []net.Listener{grpcHalf, sessionHalf}
 	d.parts.run("engine", func() error {
 		if err := d.engine.Run(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/config"
 	"larder/internal/coordinator"
 	"larder/internal/engine"
@@ -54,7 +55,7 @@ func settings(cfg *config.Config, r config.Resolved) engine.Settings {
 // reload reads the configuration again and applies what changed: all of it, or nothing with a line in the log that
 // says why.
 func (d *Daemon) reload(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reloadTime)
+	ctx, cancel := clock.WithTimeout(ctx, d.opt.Clock, reloadTime)
 	defer cancel()
 	changes, err := d.change(ctx, "", nil)
 	switch {

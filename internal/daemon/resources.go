@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"larder/cachepolicy"
+	"larder/internal/clock"
 	"larder/internal/config"
 	"larder/internal/gpu"
 	"larder/internal/ident"
@@ -38,18 +39,19 @@ type resourceOptions struct {
 	socket   string
 	decode   []string // the command of a process that decodes
 	log      *slog.Logger
+	clock    clock.Clock
 }
 
 // open opens them all. After an error, close closes those that are open.
 func (u *resources) open(o resourceOptions) (err error) {
 	r := o.resolved
-	u.stores = store.New(store.Config{Settings: StoreSettings(o.config), Log: o.log})
+	u.stores = store.New(store.Config{Settings: StoreSettings(o.config), Log: o.log, Clock: o.clock})
 	if err := u.disks.open(o); err != nil {
 		return err
 	}
 	sources := source.CatalogConfig{
 		IndexDir: r.IndexDir, StorageLimit: r.StorageLimit, StorageIOPS: r.StorageIOPS, MaxObject: r.MaxMemory,
-		Stores: u.stores, Spool: u.disks.blocks(), Logger: o.log,
+		Stores: u.stores, Spool: u.disks.blocks(), Logger: o.log, Clock: o.clock,
 	}
 	if u.disks.tier != nil {
 		sources.Kept = u.disks.tier

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"larder/internal/clock"
 )
 
 // ServeOptions says when Serve ends and how.
@@ -26,11 +28,13 @@ type ServeOptions struct {
 // with what these ask for already done. It returns an error when a part of the daemon failed. Close follows.
 func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 	defer d.stops.finish()
+	var look clock.Timer // for sessions; it is not set where the daemon has no idle time
 	var idle <-chan time.Time
+	every := min(max(o.IdleExit/8, 10*time.Millisecond), time.Second)
 	if o.IdleExit > 0 {
-		t := time.NewTicker(min(max(o.IdleExit/8, 10*time.Millisecond), time.Second))
-		defer t.Stop()
-		idle = t.C
+		look = d.opt.Clock.NewTimer(every)
+		defer look.Stop()
+		idle = look.Chan()
 	}
 	for {
 		select {
@@ -47,10 +51,11 @@ func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 		case <-d.parts.broken:
 			return errors.New("a part of the daemon failed; the log says which")
 		case <-idle:
-			if n, since := d.servers.sessions.Sessions(); n == 0 && time.Since(since) >= o.IdleExit {
+			if n, since := d.servers.sessions.Sessions(); n == 0 && d.opt.Clock.Now().Sub(since) >= o.IdleExit {
 				d.log.Info("stopping", "idle", o.IdleExit)
 				return nil
 			}
+			look.Reset(every)
 		}
 	}
 }

@@ -116,7 +116,7 @@ func openState(o resourceOptions) (state, error) {
 		return state{}, err
 	}
 	fs = withFailpoints(fs)
-	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1),
+	disk, err := journal.OpenDisk(fs, journal.Options{OrderBytes: max(r.Orders, 1), Clock: o.clock,
 		Full: func(err error) { logRoom(o.log, dir, err) }})
 	if err != nil {
 		return state{}, err

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/session"
 	larderv1 "larder/proto/larder/v1"
@@ -148,7 +149,7 @@ func (d *Daemon) farewell(s *stopRequest) error {
 // began the drain, and a nil result that no request came.
 func (d *Daemon) drainFor(ctx context.Context, limit time.Duration, first *stopRequest,
 	signals <-chan os.Signal) (last *stopRequest) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := clock.WithTimeout(ctx, d.opt.Clock, limit)
 	defer cancel()
 	var waiting []stopRequest
 	if first != nil {
@@ -178,7 +179,7 @@ func (d *Daemon) drainFor(ctx context.Context, limit time.Duration, first *stopR
 			if s.drain == 0 {
 				cancel()
 			} else {
-				time.AfterFunc(s.drain, cancel) // after the end of this drain it cancels nothing
+				d.opt.Clock.AfterFunc(s.drain, cancel) // after the end of this drain it cancels nothing
 			}
 		}
 	}

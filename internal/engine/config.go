@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"larder/cachepolicy"
+	"larder/internal/clock"
 	"larder/internal/engine/crashguard"
 	"larder/internal/engine/work"
 	"larder/internal/gpu"
@@ -23,6 +24,7 @@ type Config struct {
 	Version string
 	Seed    uint64       // of every draw that no job's own seed fixes
 	Log     *slog.Logger // nil = nothing is logged
+	Clock   clock.Clock  // of leases, waits and the deadlines of workers; nil = the real one
 	Data    DataConfig
 	Journal JournalConfig
 	Crash   CrashConfig
@@ -68,9 +70,6 @@ type WorkConfig struct {
 type CrewConfig struct {
 	Window    int   // samples that one may have at once; 0 = 2
 	MaxRecord int64 // bytes of the largest sample; 0 = 256 MiB
-	// After and Now are the clock of their deadlines; nil = the real one.
-	After func(time.Duration, func()) (stop func() bool)
-	Now   func() time.Time
 }
 
 // MemoryConfig is how memory is divided.
@@ -125,6 +124,7 @@ func (c Config) withDefaults() Config {
 	if c.Work.Measure <= 0 {
 		c.Work.Measure = 2 * time.Second
 	}
+	c.Clock = clock.Or(c.Clock)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

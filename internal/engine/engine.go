@@ -103,13 +103,14 @@ func New(cfg Config) (*Engine, error) {
 		Window: cfg.Crew.Window, MaxRecord: cfg.Crew.MaxRecord, Room: max(cfg.Memory.Own, 256<<20) / 4,
 		Store: cfg.Data.Store, Tiers: e.tierWork, Rings: e.rings, Meters: e.meters, Send: e.loop.send,
 		SendAll: e.loop.sendAll,
-		Owns:    e.ownsRank, Ended: e.jobs.over, Note: e.log.note, After: cfg.Crew.After, Now: cfg.Crew.Now,
+		Owns:    e.ownsRank, Ended: e.jobs.over, Note: e.log.note, Now: cfg.Clock.Now,
+		After:  func(d time.Duration, f func()) func() bool { return cfg.Clock.AfterFunc(d, f).Stop },
 		Native: e.runNative, Read: e.readRecord,
 	})
 	e.views = &views{
 		loop: e.loop, jobs: e.jobs, memory: e.memory, library: e.library, rings: e.rings, meters: e.meters, crew: e.crew,
 		catalog: cfg.Data.Catalog, journal: cfg.Journal.Log, workers: cfg.Work.Workers,
-		pages: cfg.Data.Store.Pages,
+		pages: cfg.Data.Store.Pages, now: cfg.Clock.Now,
 	}
 	e.follower = &follower{loop: e.loop, jobs: e.jobs, library: e.library, room: e.room, log: e.log,
 		registering: &e.registering}
@@ -130,7 +131,7 @@ func New(cfg Config) (*Engine, error) {
 	})
 	if cfg.Journal.Found != nil {
 		r := &restorer{
-			core: core, do: e.Do, jobs: e.jobs, memory: e.memory, room: e.room, library: e.library, compiler: e.compiler,
+			core: core, do: e.Do, now: cfg.Clock.Now, jobs: e.jobs, memory: e.memory, room: e.room, library: e.library, compiler: e.compiler,
 			history: e.history, rings: e.rings, journal: cfg.Journal.Log, log: cfg.Log,
 			acceptCorrupt: !cfg.Work.Limits.RefuseCorrupt,
 		}
@@ -162,7 +163,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.rings.Start()
 	e.background.Go(func() { e.measure(ctx) })
 	e.background.Go(func() { e.guard.Run(ctx) })
-	err := coordinator.Loop(ctx, e.core, e.loop.events, e, time.Now)
+	err := coordinator.Loop(ctx, e.core, e.loop.events, e, coordinator.Clock{
+		Now: e.cfg.Clock.Now, Timer: func(d time.Duration) coordinator.Timer { return e.cfg.Clock.NewTimer(d) },
+	})
 	close(e.loop.done) // before waiting for the workers: their events are not taken any more
 	e.tierWork.Stop()
 	e.crew.Stop()

@@ -29,6 +29,7 @@ type restorer struct {
 	rings         *ring.Set
 	journal       journal.Log
 	log           *slog.Logger
+	now           func() time.Time
 	acceptCorrupt bool // damaged images are not refused
 }
 
@@ -155,7 +156,7 @@ func (t *restorer) restoreJob(ctx context.Context, r *returning) error {
 	var reply coordinator.Reply
 	t.jobs.add(j)
 	ev.Token = restoring
-	for _, eff := range t.core.Step(time.Now(), ev, nil) {
+	for _, eff := range t.core.Step(t.now(), ev, nil) {
 		if r, ok := eff.(coordinator.Reply); ok && r.Token == restoring {
 			reply = r
 			continue

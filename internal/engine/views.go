@@ -35,6 +35,7 @@ type views struct {
 	journal journal.Log
 	workers int
 	pages   func() string // in which the tiers' memory comes
+	now     func() time.Time
 }
 
 // shownDatasets leaves out for other users the datasets that none of their jobs reads.
@@ -177,7 +178,7 @@ func (w *views) stateFull() *larderv1.ErrorDetail {
 
 // waits fills in what a job and each of its ranks wait for, and adds waits that have not ended to what it has waited.
 func (w *views) waits(out *larderv1.Job, v *jobs.Job, m jobs.Machine) {
-	now := time.Now()
+	now := w.now()
 	all := make([]jobs.Wait, 0, len(v.Facts))
 	workers := w.workersOf(out, v.ID)
 	for i := range v.Facts {
@@ -270,7 +271,7 @@ func (w *views) datasetStats(list []coordinator.DatasetView) []*larderv1.Dataset
 		views[v.ID] = v
 	}
 	var out []*larderv1.DatasetStats
-	now := time.Now()
+	now := w.now()
 	for _, d := range w.catalog.List() {
 		v, drawn := views[d.ID()]
 		if !drawn {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/invariant"
 )
@@ -25,6 +26,7 @@ type Options struct {
 	// Nil = it is not called.
 	Full  func(error)
 	Retry time.Duration // between two looks for room; default 500 ms
+	Clock clock.Clock   // of Retry; nil = the real one
 	// of the orders of epochs that are over; default 1 GiB, about 300 epochs of 1.28 million samples; negative = none
 	OrderBytes int64
 }
@@ -99,6 +101,7 @@ func OpenDisk(fs FS, o Options) (*Disk, error) {
 	if o.OrderBytes == 0 {
 		o.OrderBytes = 1 << 30
 	}
+	o.Clock = clock.Or(o.Clock)
 	if o.Retry <= 0 {
 		o.Retry = 500 * time.Millisecond
 	}

@@ -60,9 +60,9 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 			d.full.Store(f)
 			d.options.report(f)
 		}
-		pause := time.NewTimer(d.options.Retry)
+		pause := d.options.Clock.NewTimer(d.options.Retry)
 		select {
-		case <-pause.C:
+		case <-pause.Chan():
 		case <-d.closing:
 			pause.Stop()
 			return err

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
@@ -40,9 +41,10 @@ type conn struct {
 	work     sync.WaitGroup // calls
 	notified atomic.Bool    // DRAIN is in the queue
 
-	rcv    *shm.Receiver // of descriptors; of the reader
-	worker Worker        // of the reader; nil: the session is no worker's
-	works  atomic.Bool   // worker is there
+	rcv      *shm.Receiver   // of descriptors; of the reader
+	greeting *clock.Deadline // of HELLO; of the reader
+	worker   Worker          // of the reader; nil: the session is no worker's
+	works    atomic.Bool     // worker is there
 
 	// Release is called under rel, so that Close cannot overtake it. Never taken together with mu.
 	rel struct {
@@ -68,7 +70,7 @@ func (s *conn) run() {
 	log := s.log // hello makes another one
 	go func() {
 		defer close(written)
-		if err := s.out.write(s.c, s.srv.cfg.WriteTimeout); err != nil {
+		if err := s.out.write(s.c, s.srv.cfg.Clock, s.srv.cfg.WriteTimeout); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				log.Warn("session ended: the client does not read", "after", s.srv.cfg.WriteTimeout)
 			}
@@ -100,7 +102,7 @@ func (s *conn) run() {
 		s.out.add(out{t: wire.Error, payload: wire.MarshalError(f)})
 	}
 	s.out.end()
-	hurry := time.AfterFunc(flushTime, func() { s.c.Close() })
+	hurry := s.srv.cfg.Clock.AfterFunc(flushTime, func() { s.c.Close() })
 	<-written
 	hurry.Stop()
 	s.c.Close()
@@ -155,7 +157,8 @@ func (s *conn) watchPeer() (stop func()) {
 
 // read handles frames until the peer or the daemon ends the session. A *errs.Error is for the peer to know.
 func (s *conn) read(ordered chan<- func()) error {
-	_ = s.c.SetReadDeadline(time.Now().Add(s.srv.cfg.HelloTimeout))
+	s.greeting = clock.NewDeadline(s.srv.cfg.Clock, s.c.SetReadDeadline)
+	_ = s.greeting.In(s.srv.cfg.HelloTimeout)
 	s.rcv = shm.NewReceiver(s.c)
 	defer s.rcv.Close()
 	r := wire.NewReader(&input{s})
@@ -241,7 +244,7 @@ func (s *conn) handle(h wire.Header, p []byte, ordered chan<- func()) error {
 func (s *conn) reply(id uint64, payload []byte, err error) { s.out.add(result(id, payload, err)) }
 
 func (s *conn) hello(id uint64, p []byte) error {
-	_ = s.c.SetReadDeadline(time.Time{})
+	_ = s.greeting.Off()
 	req := new(larderv1.HelloRequest)
 	if err := wire.UnmarshalStrict(p, req); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"larder/internal/clock"
 	"larder/internal/shm"
 )
 
@@ -28,11 +29,12 @@ const preface = "PRI "
 //
 // Nothing runs before the first Accept of either half. Closing either half closes only that half; when both are
 // closed, so is l.
-func Mux(l net.Listener) (grpc, sessions net.Listener) { return MuxFor(l, SameUser) }
+func Mux(l net.Listener) (grpc, sessions net.Listener) { return MuxFor(l, SameUser, nil) }
 
-// MuxFor is Mux for other gRPC peers than those of this user and root.
-func MuxFor(l net.Listener, allow func(shm.Peer) bool) (grpc, sessions net.Listener) {
-	m := &mux{l: l, allow: allow}
+// MuxFor is Mux for other gRPC peers than those of this user and root. c is the clock of what a peer may take for its
+// first bytes; nil = the real one.
+func MuxFor(l net.Listener, allow func(shm.Peer) bool, c clock.Clock) (grpc, sessions net.Listener) {
+	m := &mux{l: l, allow: allow, clock: clock.Or(c)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	for i := range m.half {
 		m.half[i] = &half{m: m, conns: make(chan net.Conn), closed: make(chan struct{})}
@@ -43,6 +45,7 @@ func MuxFor(l net.Listener, allow func(shm.Peer) bool) (grpc, sessions net.Liste
 type mux struct {
 	l      net.Listener
 	allow  func(shm.Peer) bool
+	clock  clock.Clock
 	half   [2]*half
 	ctx    context.Context // ends when both halves are closed
 	cancel context.CancelFunc
@@ -160,7 +163,7 @@ func (m *mux) accept() {
 func (m *mux) decide(nc net.Conn) {
 	isGRPC, ok := false, false
 	if c, unix := nc.(*net.UnixConn); unix {
-		isGRPC, ok = peek(c)
+		isGRPC, ok = peek(c, m.clock)
 		if ok && isGRPC {
 			p, err := shm.PeerOf(c)
 			ok = err == nil && m.allow(p)
@@ -185,8 +188,9 @@ func (m *mux) decide(nc net.Conn) {
 }
 
 // peek waits until the peer has shown what it speaks. The bytes stay in the socket.
-func peek(c *net.UnixConn) (isGRPC, ok bool) {
-	if c.SetReadDeadline(time.Now().Add(firstBytes)) != nil {
+func peek(c *net.UnixConn, clk clock.Clock) (isGRPC, ok bool) {
+	deadline := clock.NewDeadline(clk, c.SetReadDeadline)
+	if deadline.In(firstBytes) != nil {
 		return false, false
 	}
 	raw, err := c.SyscallConn()
@@ -213,7 +217,7 @@ func peek(c *net.UnixConn) (isGRPC, ok bool) {
 		ok = isGRPC
 		return isGRPC // the rest of the preface is still to come
 	})
-	if err != nil || c.SetReadDeadline(time.Time{}) != nil {
+	if err != nil || deadline.Off() != nil {
 		return false, false
 	}
 	return isGRPC, ok

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/session/wire"
 	"larder/internal/shm"
@@ -141,7 +142,8 @@ func drop(frames []out) {
 }
 
 // write sends until the queue ends or the peer does not take a write within timeout.
-func (q *queue) write(c *net.UnixConn, timeout time.Duration) error {
+func (q *queue) write(c *net.UnixConn, clk clock.Clock, timeout time.Duration) error {
+	deadline := clock.NewDeadline(clk, c.SetWriteDeadline)
 	var spare []out
 	var buf []byte
 	for {
@@ -150,7 +152,7 @@ func (q *queue) write(c *net.UnixConn, timeout time.Duration) error {
 			return nil
 		}
 		var err error
-		if buf, err = send(c, timeout, frames, buf, q.wrote); err != nil {
+		if buf, err = send(c, func() error { return deadline.In(timeout) }, frames, buf, q.wrote); err != nil {
 			q.kill()
 			return err
 		}
@@ -163,14 +165,14 @@ func (q *queue) write(c *net.UnixConn, timeout time.Duration) error {
 }
 
 // send writes the frames, as few writes as descriptors allow, and releases all they hold, also on an error.
-func send(c *net.UnixConn, timeout time.Duration, frames []out, buf []byte, wrote func(control int)) ([]byte, error) {
+func send(c *net.UnixConn, limit func() error, frames []out, buf []byte, wrote func(control int)) ([]byte, error) {
 	buf = buf[:0]
 	first := 0 // the frames [first, i) are in buf
 	flush := func(to int) error {
 		if len(buf) == 0 {
 			return nil
 		}
-		if err := c.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
+		if err := limit(); err != nil {
 			return err
 		}
 		var err error

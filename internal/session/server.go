@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/invariant"
 	"larder/internal/session/wire"
@@ -31,6 +32,8 @@ type Config struct {
 	WriteTimeout time.Duration
 	MaxCalls     int // in flight per session; default 16
 	MaxSessions  int // default 1024
+
+	Clock clock.Clock // of these times and of Sessions; default: the real one
 }
 
 // Server serves sessions. Safe for concurrent use.
@@ -73,10 +76,11 @@ func NewServer(cfg Config) *Server {
 	if cfg.MaxSessions <= 0 {
 		cfg.MaxSessions = 1024
 	}
+	cfg.Clock = clock.Or(cfg.Clock)
 	s := &Server{cfg: cfg}
 	s.mu.listeners = make(map[net.Listener]struct{})
 	s.mu.conns = make(map[*conn]struct{})
-	s.mu.idle = time.Now()
+	s.mu.idle = cfg.Clock.Now()
 	s.mu.changed = make(chan struct{})
 	return s
 }
@@ -161,7 +165,7 @@ func (s *Server) start(nc net.Conn) {
 		k.run()
 		s.mu.Lock()
 		delete(s.mu.conns, k)
-		s.mu.idle = time.Now()
+		s.mu.idle = s.cfg.Clock.Now()
 		close(s.mu.changed)
 		s.mu.changed = make(chan struct{})
 		s.mu.Unlock()
@@ -195,7 +199,7 @@ func (s *Server) Farewell(why *errs.Error) error {
 	for _, c := range conns {
 		c.farewell(why)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	ctx, cancel := clock.WithTimeout(context.Background(), s.cfg.Clock, flushTime)
 	defer cancel()
 	_ = s.emptied(ctx) // sessions that are left are closed
 	return s.Close()

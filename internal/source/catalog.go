@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"larder/internal/bits"
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/spool"
@@ -28,6 +29,7 @@ type CatalogConfig struct {
 	Kept         Kept          // what keeps bytes of Stores on a local disk; nil = nothing does
 	Spool        spool.Spool   // of blocks, and of what is unpacked of compressed files; nil = 256 MiB of memory
 	Logger       *slog.Logger
+	Clock        clock.Clock // of the waits for StorageLimit and StorageIOPS; nil = the real one
 }
 
 // spoolBytes is the memory for what is unpacked, where no spool is given.
@@ -106,7 +108,7 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	c := &Catalog{cfg: cfg, log: cfg.Logger, sys: realSystem, byName: map[string]*Dataset{},
 		byRoot: map[string]*rootState{},
-		limit:  newLimiter(cfg.StorageLimit, cfg.StorageIOPS)}
+		limit:  newLimiter(cfg.StorageLimit, cfg.StorageIOPS, cfg.Clock)}
 	return c, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"larder/internal/clock"
 )
 
 // burst is what a full bucket holds: the reads of a tenth of a second.
@@ -32,6 +34,7 @@ func (b *bucket) take(now time.Time, n float64) (at time.Time, cost time.Duratio
 
 // limiter holds reads to a storage's bytes and operations a second. Waiters are served in order of arrival.
 type limiter struct {
+	clock      clock.Clock
 	mu         sync.Mutex
 	bytes, ops bucket
 	changed    chan struct{} // closed when the limits change
@@ -39,8 +42,8 @@ type limiter struct {
 	waited     time.Duration
 }
 
-func newLimiter(bytes, ops int64) *limiter {
-	return &limiter{bytes: bucket{rate: float64(bytes)}, ops: bucket{rate: float64(ops)}, changed: make(chan struct{})}
+func newLimiter(bytes, ops int64, c clock.Clock) *limiter {
+	return &limiter{clock: clock.Or(c), bytes: bucket{rate: float64(bytes)}, ops: bucket{rate: float64(ops)}, changed: make(chan struct{})}
 }
 
 // set changes the limits, 0 = none. Debts are forgotten: who waits now takes again, under the new limits.
@@ -50,7 +53,7 @@ func (l *limiter) set(bytes, ops int64) {
 	if l.bytes.rate == float64(bytes) && l.ops.rate == float64(ops) {
 		return
 	}
-	now := time.Now()
+	now := l.clock.Now()
 	l.bytes, l.ops = bucket{float64(bytes), now}, bucket{float64(ops), now}
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -58,18 +61,18 @@ func (l *limiter) set(bytes, ops int64) {
 
 // wait takes a read of n bytes and returns when it may be done. A canceled wait returns its units.
 func (l *limiter) wait(ctx context.Context, n int64) error {
-	begun, slept := time.Now(), false
+	begun, slept := l.clock.Now(), false
 	defer func() {
 		if slept {
 			l.mu.Lock()
 			l.waits++
-			l.waited += time.Since(begun)
+			l.waited += l.clock.Now().Sub(begun)
 			l.mu.Unlock()
 		}
 	}()
 	for {
 		l.mu.Lock()
-		now := time.Now()
+		now := l.clock.Now()
 		at, bytes := l.bytes.take(now, float64(n))
 		other, ops := l.ops.take(now, 1)
 		changed := l.changed
@@ -81,9 +84,9 @@ func (l *limiter) wait(ctx context.Context, n int64) error {
 			return ctx.Err()
 		}
 		slept = true
-		t := time.NewTimer(at.Sub(now))
+		t := l.clock.NewTimer(at.Sub(now))
 		select {
-		case <-t.C:
+		case <-t.Chan():
 			return nil
 		case <-changed:
 			t.Stop()

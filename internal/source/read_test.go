@@ -195,7 +195,7 @@ func cancelledRead(t *testing.T, c *Catalog, base system, o ident.ObjectID) {
 func TestStorageLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l := newLimiter(1000, 0)
+		l := newLimiter(1000, 0, nil)
 		ctx := t.Context()
 		for range 10 {
 			must(t, l.wait(ctx, 500))
@@ -226,7 +226,7 @@ func TestStorageLimit(t *testing.T) {
 			t.Errorf("after a waiter gave up: %v", d)
 		}
 		must(t, l.wait(ctx, 0))
-		must(t, newLimiter(0, 0).wait(ctx, 1<<40))
+		must(t, newLimiter(0, 0, nil).wait(ctx, 1<<40))
 		if l.waits != 10+4+1+1 { // a full bucket holds 100 bytes, less than any of them took
 			t.Errorf("%d reads waited, %v", l.waits, l.waited)
 		}
@@ -235,7 +235,7 @@ func TestStorageLimit(t *testing.T) {
 
 func TestStorageIOPS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(1000, 10)
+		l := newLimiter(1000, 10, nil)
 		start := time.Now()
 		for range 20 { // 10 bytes each: the operations are what is scarce
 			must(t, l.wait(t.Context(), 10))

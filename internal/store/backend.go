@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"larder/internal/clock"
 )
 
 // backend is one place over a network, one request at a time. It neither waits nor tries again: remote does, for all of
@@ -84,15 +86,15 @@ func (e errStalled) Timeout() bool { return true }
 type watcher struct {
 	ctx   context.Context //nolint:containedctx // it is the context of what is watched
 	end   context.CancelCauseFunc
-	timer *time.Timer
+	timer clock.Timer
 	after time.Duration
 }
 
 // watch returns a context that ends when alive was not called for so long.
-func watch(ctx context.Context, after time.Duration) *watcher {
+func watch(ctx context.Context, c clock.Clock, after time.Duration) *watcher {
 	w := &watcher{after: after}
 	w.ctx, w.end = context.WithCancelCause(ctx)
-	w.timer = time.AfterFunc(after, func() { w.end(errStalled{after}) })
+	w.timer = c.AfterFunc(after, func() { w.end(errStalled{after}) })
 	return w
 }
 

@@ -251,7 +251,7 @@ func (s *scripted) close() { s.closed++ }
 func scriptedStore(b backend, change func(*Settings)) *remote {
 	set := quickly("")
 	change(&set)
-	return newRemote("s3://data", b, set, &counters{}, slog.New(slog.DiscardHandler))
+	return newRemote("s3://data", b, set, &counters{}, slog.New(slog.DiscardHandler), clock.Real())
 }
 
 func (s Settings) with(change func(*Settings)) Settings {

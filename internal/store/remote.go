@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 	"larder/internal/xrand"
 )
@@ -39,6 +40,7 @@ type remote struct {
 	set   Settings
 	count *counters
 	log   *slog.Logger
+	clock clock.Clock // of tries; what measures latency keeps the real one
 
 	piece   int64         // bytes that are written in one request
 	slots   chan struct{} // requests under way
@@ -52,10 +54,12 @@ type remote struct {
 	logged time.Time
 }
 
-func newRemote(name string, b backend, s Settings, c *counters, log *slog.Logger) *remote {
-	now := time.Now()
+func newRemote(name string, b backend, s Settings, c *counters, log *slog.Logger,
+	clk clock.Clock) *remote {
+	now := clk.Now()
 	return &remote{
-		name: name, b: b, set: s, count: c, log: log, piece: pieceSize, slots: make(chan struct{}, s.Parallel),
+		name: name, b: b, set: s, count: c, log: log, clock: clk, piece: pieceSize,
+		slots:   make(chan struct{}, s.Parallel),
 		retries: newBudget(retryEach, retryRate, retryMost, now), hedges: newBudget(s.Hedge, 0, hedgeMost, now),
 		rand: xrand.New(uint64(now.UnixNano())), // jitter alone depends on it
 	}
@@ -182,7 +186,7 @@ func (r *remote) again(ctx context.Context, verb, key string, f func(*watcher) e
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s %s: %w", verb, shownKey(r.name, key), context.Cause(ctx))
 		}
-		now := time.Now()
+		now := r.clock.Now()
 		if failing.IsZero() {
 			failing = now
 		}
@@ -211,7 +215,7 @@ func (r *remote) again(ctx context.Context, verb, key string, f func(*watcher) e
 		}
 		r.count.retries.Add(1)
 		r.note(verb, key, fail, wait)
-		if err := sleep(ctx, wait); err != nil {
+		if err := clock.Sleep(ctx, r.clock, wait); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, shownKey(r.name, key), err)
 		}
 	}
@@ -225,20 +229,9 @@ func (r *remote) once(ctx context.Context, f func(*watcher) error) error {
 	}
 	defer func() { <-r.slots }()
 	r.retries.earn()
-	w := watch(ctx, r.set.Timeout)
+	w := watch(ctx, r.clock, r.set.Timeout)
 	defer w.stop()
 	return w.cause(f(w))
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // backoff is how long to wait after so many tries.
@@ -399,7 +392,7 @@ func (r *remote) second() (done func(), ok bool) {
 	default:
 		return nil, false
 	}
-	if !r.hedges.spend(time.Now()) {
+	if !r.hedges.spend(r.clock.Now()) {
 		<-r.slots
 		return nil, false
 	}

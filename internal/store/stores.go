@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"larder/internal/clock"
 )
 
 // Config says how to build Stores. The zero value works: every place has the Default settings.
@@ -14,6 +16,7 @@ type Config struct {
 	// Settings are those of a place, by its scheme and its name, such as s3 and s3://bucket; nil = Default for all.
 	Settings func(scheme, name string) Settings
 	Log      *slog.Logger // nil = slog.Default()
+	Clock    clock.Clock  // of tries, their pauses and requests that stall; nil = the real one
 }
 
 // Stores hands out one Store for each place, so that all readers of a place share its connections, its limits and its
@@ -33,6 +36,7 @@ func New(cfg Config) *Stores {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	cfg.Clock = clock.Or(cfg.Clock)
 	return &Stores{cfg: cfg, open: map[string]*remote{}}
 }
 
@@ -77,7 +81,7 @@ func (s *Stores) add(ctx context.Context, l Location) (*remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := newRemote(l.name(), b, set, count, s.cfg.Log)
+	made := newRemote(l.name(), b, set, count, s.cfg.Log, s.cfg.Clock)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.open[l.name()]; r != nil { // another was faster

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"larder/internal/clock"
 	"larder/internal/errs"
 )
 
@@ -241,7 +242,7 @@ func (r *remote) onePiecewise(ctx context.Context, w writing, key string, body i
 	}
 	defer func() {
 		if err != nil && !errors.Is(err, errForgotten) {
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWait)
+			last, cancel := clock.WithTimeout(context.WithoutCancel(ctx), r.clock, abortWait)
 			defer cancel()
 			_ = r.once(last, func(wt *watcher) error { return w.abort(wt.ctx, u) }) // the next run sweeps
 		}
