@@ -66,6 +66,18 @@ def find_binary() -> str:
     pytest.skip(message)
 
 
+def find_stepped() -> str:
+    """LARDER_TEST_BIN or ../bin/larder-failpoints, which follows the clock of a test; absent is a skip, or a failure
+    with LARDER_REQUIRE_BIN=1."""
+    path = os.environ.get("LARDER_TEST_BIN") or str(ROOT / "bin" / "larder-failpoints")
+    if os.access(path, os.X_OK):
+        return os.path.abspath(path)
+    message = f"there is no {path}: go build -tags turbo,failpoints -o bin/larder-failpoints ./cmd/larder"
+    if os.environ.get("LARDER_REQUIRE_BIN") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
 def pillow() -> Any:
     """PIL.Image, which draws and checks the images; missing is a skip, or a failure where the binary is required."""
     if os.environ.get("LARDER_REQUIRE_BIN") == "1":
@@ -115,10 +127,13 @@ def draw(folder: Path, classes: int, each: int, seed: int = 1, size: tuple[int, 
 
 
 class Daemon:
-    """`larder serve` in a folder of its own; `stop` asserts that it ends in order and leaves nothing."""
+    """`larder serve` in a folder of its own; `stop` asserts that it ends in order and leaves nothing.
+
+    With `--clock` and the address of a stepped clock it decides by that.
+    """
 
     def __init__(self, folder: Path, *arguments: str, config: str = "") -> None:
-        self.binary = find_binary()
+        self.binary = find_stepped() if "--clock" in arguments else find_binary()
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = str(folder / "d.sock")
         self.log = folder / "daemon.log"

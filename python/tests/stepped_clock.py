@@ -32,7 +32,6 @@ from typing import Any
 START = 1_000_000_000_000_000_000
 BOUND = 300.0  # seconds of real time that a follower may take for a step
 _SLICE = 250.0  # milliseconds of real time after which a wait looks again, whatever the clock says
-_LOOK = 0.005  # seconds of real time between two looks at a condition
 Condition = Callable[[], bool]
 Meanwhile = contextlib.AbstractContextManager[None]
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -326,11 +325,10 @@ class SteppedClock:
         is for more than ``longer`` seconds: what ends a shorter one, as an answer of a daemon that lives, comes by
         itself.
         """
+        from pace import eventually
 
         def run(over: threading.Event) -> None:
-            while after is not None and not after():
-                if over.wait(_LOOK):
-                    return
+            eventually(lambda: over.is_set() or after is None or after())
             while not over.is_set():
                 if self.local.until_waiting(longer, over) and not over.is_set():
                     self.advance(step)
@@ -339,11 +337,13 @@ class SteppedClock:
 
     def stepping(self, step: float, when: Callable[[int], bool]) -> Meanwhile:
         """Meanwhile the clock moves by ``step`` each time ``when`` is true; it is given the number of steps made."""
+        from pace import eventually
 
         def run(over: threading.Event) -> None:
             steps = 0
-            while not over.wait(_LOOK):
-                if when(steps):
+            while not over.is_set():
+                eventually(lambda: over.is_set() or when(steps))
+                if not over.is_set():
                     self.advance(step)
                     steps += 1
 

@@ -153,14 +153,15 @@ def test_items_of_two_gibibytes_are_refused(real):
     assert bad.id == 4 and "2147483648" in bad.reason
 
 
-def test_items_that_fork(real):
+def test_items_that_fork(real, tmp_path):
     """A child that ends at once, and one that outlives its item and holds what the worker has open."""
+    os.mkfifo(gate := tmp_path / "gate")
 
     def make(i):
         pid = os.fork()
         if pid == 0:
             if i == 2:
-                time.sleep(2)
+                open(gate, "w").close()  # until the batches were there
             os._exit(0)
         if i != 2:
             os.waitpid(pid, 0)
@@ -168,3 +169,4 @@ def test_items_that_fork(real):
 
     loader = real(Items(8, make), batch_size=4, num_workers=2)
     assert sorted(int(x) for b in loader for x in b) == list(range(8))
+    open(gate).close()

@@ -122,7 +122,7 @@ def test_an_item_that_grows_is_left_out_and_says_so(real, tmp_path, workers):
 
 
 @pytest.mark.parametrize("library", [ctypes.CDLL, ctypes.PyDLL])
-def test_an_item_that_hangs_in_c_says_where(real, tmp_path, clock, library):
+def test_an_item_that_hangs_in_c_says_where(private, tmp_path, clock, library):
     """With Python code running beside it, and without: PyDLL keeps the interpreter to itself. No worker is lost."""
     made = Made(tmp_path)
 
@@ -132,10 +132,16 @@ def test_an_item_that_hangs_in_c_says_where(real, tmp_path, clock, library):
         return [lock(mutex), lock(mutex)]
 
     dataset = Items(16, lambda i: stuck(i) if made.note(i) == ODD else i)
-    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=3600.0, on_error="skip", timeout=1e6)
-    # The worker ends itself after 1.25 times as long, the kernel ends it after 1.5 times; then another one tries.
-    step = 5600 if library is ctypes.PyDLL else 4600
-    with clock.stepping(step, lambda steps: made.hangs(ODD, steps, clock)), warnings.catch_warnings(record=True) as said:
+    daemon = private("", "--clock", clock.address)
+    kw = {"batch_size": 4, "num_workers": 2, "sample_timeout": 3600.0, "on_error": "skip", "timeout": 1e6}
+    # The worker ends itself after 1.25 times as long and half a second, the daemon gives it up 1.5 s later, and the
+    # kernel ends it after 1.5 times as long. Then another one tries.
+    step = 4501 if library is ctypes.CDLL else 5406
+    with (
+        larder.Loader(dataset, endpoint=daemon.socket, **kw) as loader,
+        clock.stepping(step, lambda steps: made.hangs(ODD, steps, clock)),
+        warnings.catch_warnings(record=True) as said,
+    ):
         warnings.simplefilter("always")
         assert sorted(int(x) for b in loader for x in b) == [i for i in range(16) if i != ODD]
     (why,) = [str(w.message) for w in said if w.category is larder.WorkerWarning]
