@@ -38,9 +38,11 @@ class Made:
         """The items that were begun, in their order."""
         return list(map(int, self.path.read_text().split())) if self.path.exists() else []
 
-    def hangs(self, i, times, clock):
-        """Whether item ``i`` hangs for the time after ``times``, while every other worker rests and no item was begun
-        since the last look: no other item is to feel a step of the clock.
-        """
+    def begun(self, i, times):
+        """Whether item ``i`` was begun more than so many times, and no item since the last look."""
         before, self.last = self.last, self()
-        return before == self.last and self.last.count(i) > times and clock.stuck()
+        return before == self.last and self.last.count(i) > times
+
+    def hangs(self, i, times, clock):
+        """Whether that item is at work, and every other worker rests: no other item is to feel a step of the clock."""
+        return self.begun(i, times) and clock.stuck()

@@ -26,7 +26,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 START = 1_000_000_000_000_000_000
@@ -191,16 +191,18 @@ class _Subscriber:
         self.at = 0
         self.alarms: dict[int, int] = {}  # when, by signal
         self.handling = 0  # the signal that was sent and not handled yet
+        self.told = 0  # the time at which one was handled, perhaps by a process that cannot answer
 
     def tell(self, ns: int) -> None:
         with contextlib.suppress(OSError):
             self.sock.send(f"now {ns}\n".encode(), socket.MSG_NOSIGNAL)
         self.ring(ns)
 
-    def heard(self, line: str) -> None:
+    def heard(self, line: str, ns: int) -> None:
         kind, *numbers = line.split()
         if kind == "handled":
-            self.handling = 0 if self.handling == int(numbers[0]) else self.handling
+            if self.handling == int(numbers[0]):
+                self.handling, self.told = 0, ns
         elif kind == "alarm":
             self.alarms[int(numbers[0])] = int(numbers[1])
         else:
@@ -270,7 +272,7 @@ class SteppedClock:
             with self._changed:
                 said = s.lines.read()
                 for line in said or ():
-                    s.heard(line)
+                    s.heard(line, self.ns)
                 s.ring(self.ns)
                 self._changed.notify_all()
         with self._changed:
@@ -285,14 +287,14 @@ class SteppedClock:
         return self.ns / 1e9
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock. All who follow it are there when this returns."""
+        """Moves the clock. All who follow it are there when this returns, or have handled an alarm of this step."""
         with self._changed:
             self.ns += round(seconds * 1e9)
             ns, told = self.ns, list(self._subscribers)
             for s in told:
                 s.tell(ns)
         self.local.move(ns)
-        late = lambda: [s.pid for s in told if s.at < ns and s in self._subscribers]  # noqa: E731
+        late = lambda: [s.pid for s in told if max(s.at, s.told) < ns and s in self._subscribers]  # noqa: E731
         with self._changed:
             assert self._changed.wait_for(lambda: not late(), BOUND), f"processes {late()} do not follow the clock"
 
@@ -335,16 +337,18 @@ class SteppedClock:
 
         return self._meanwhile(run)
 
-    def stepping(self, step: float, when: Callable[[int], bool]) -> Meanwhile:
-        """Meanwhile the clock moves by ``step`` each time ``when`` is true; it is given the number of steps made."""
+    def stepping(self, step: float | Sequence[float], when: Callable[[int], bool]) -> Meanwhile:
+        """Meanwhile the clock moves by ``step`` each time ``when`` is true, which is given the number of steps made; or
+        by one step of several after the other.
+        """
         from pace import eventually
 
         def run(over: threading.Event) -> None:
             steps = 0
-            while not over.is_set():
+            while not over.is_set() and (isinstance(step, float | int) or steps < len(step)):
                 eventually(lambda: over.is_set() or when(steps))
                 if not over.is_set():
-                    self.advance(step)
+                    self.advance(step if isinstance(step, float | int) else step[steps])
                     steps += 1
 
         return self._meanwhile(run)
