@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from pathlib import Path
 

@@ -137,8 +137,8 @@ def test_an_item_that_hangs_in_c_says_where(private, tmp_path, clock, library):
     # The worker ends itself after 1.25 times as long and half a second, the daemon gives it up 1.5 s later, and the
     # kernel ends it after 1.5 times as long. Then another one tries.
     steps, when = 4501, lambda steps: made.hangs(ODD, steps, clock)
-    if library is ctypes.PyDLL:  # the daemon gives up both who tried; the kernel ends the first of them, then the other
-        steps, when = (4502.5, 4502.5, 1000), lambda steps: steps > 1 or made.begun(ODD, steps)
+    if library is ctypes.PyDLL:  # each of both says where it is, the daemon gives it up, and the kernel ends it
+        steps, when = (3600, 903, 3600, 903, 1000), lambda steps: steps % 2 or steps > 3 or made.begun(ODD, steps // 2)
     with (
         larder.Loader(dataset, endpoint=daemon.socket, **kw) as loader,
         clock.stepping(steps, when),
