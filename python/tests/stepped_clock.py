@@ -18,6 +18,7 @@ Only the standard library is imported here: this file runs in the processes of t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -219,6 +220,11 @@ class _Subscriber:
                     os.kill(self.pid, number)
 
     @property
+    def mute(self) -> bool:
+        """Whether it has handled an alarm and said nothing since: perhaps no Python code can run there."""
+        return self.told > self.at
+
+    @property
     def works(self) -> bool:
         """Whether it is at an item that has a time limit, and was not told that the time is over."""
         return bool(self.alarms.get(signal.SIGALRM))
@@ -287,14 +293,14 @@ class SteppedClock:
         return self.ns / 1e9
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock. All who follow it are there when this returns, or have handled an alarm of this step."""
+        """Moves the clock. All who follow it are there when this returns, but for those that are mute."""
         with self._changed:
             self.ns += round(seconds * 1e9)
             ns, told = self.ns, list(self._subscribers)
             for s in told:
                 s.tell(ns)
         self.local.move(ns)
-        late = lambda: [s.pid for s in told if max(s.at, s.told) < ns and s in self._subscribers]  # noqa: E731
+        late = lambda: [s.pid for s in told if s.at < ns and not s.mute and s in self._subscribers]  # noqa: E731
         with self._changed:
             assert self._changed.wait_for(lambda: not late(), BOUND), f"processes {late()} do not follow the clock"
 
@@ -344,12 +350,11 @@ class SteppedClock:
         from pace import eventually
 
         def run(over: threading.Event) -> None:
-            steps = 0
-            while not over.is_set() and (isinstance(step, float | int) or steps < len(step)):
-                eventually(lambda: over.is_set() or when(steps))
-                if not over.is_set():
-                    self.advance(step if isinstance(step, float | int) else step[steps])
-                    steps += 1
+            for n, seconds in enumerate(itertools.repeat(step) if isinstance(step, float | int) else step):
+                eventually(lambda n=n: over.is_set() or when(n))
+                if over.is_set():
+                    return
+                self.advance(seconds)
 
         return self._meanwhile(run)
 
