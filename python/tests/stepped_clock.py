@@ -192,20 +192,20 @@ class _Subscriber:
         self.at = 0
         self.alarms: dict[int, int] = {}  # when, by signal
         self.handling = 0  # the signal that was sent and not handled yet
-        self.told = 0  # the time at which one was handled, perhaps by a process that cannot answer
+        self.mute = False  # it has handled one and set none since: perhaps no Python code can run there
 
     def tell(self, ns: int) -> None:
         with contextlib.suppress(OSError):
             self.sock.send(f"now {ns}\n".encode(), socket.MSG_NOSIGNAL)
         self.ring(ns)
 
-    def heard(self, line: str, ns: int) -> None:
+    def heard(self, line: str) -> None:
         kind, *numbers = line.split()
         if kind == "handled":
             if self.handling == int(numbers[0]):
-                self.handling, self.told = 0, ns
+                self.handling, self.mute = 0, True
         elif kind == "alarm":
-            self.alarms[int(numbers[0])] = int(numbers[1])
+            self.alarms[int(numbers[0])], self.mute = int(numbers[1]), False
         else:
             self.at = int(numbers[0])
 
@@ -218,11 +218,6 @@ class _Subscriber:
                 self.alarms[number], self.handling = 0, number
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
-
-    @property
-    def mute(self) -> bool:
-        """Whether it has handled an alarm and said nothing since: perhaps no Python code can run there."""
-        return self.told > self.at
 
     @property
     def works(self) -> bool:
@@ -278,7 +273,7 @@ class SteppedClock:
             with self._changed:
                 said = s.lines.read()
                 for line in said or ():
-                    s.heard(line, self.ns)
+                    s.heard(line)
                 s.ring(self.ns)
                 self._changed.notify_all()
         with self._changed:
