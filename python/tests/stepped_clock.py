@@ -205,7 +205,8 @@ class _Subscriber:
             if self.handling == int(numbers[0]):
                 self.handling, self.mute = 0, True
         elif kind == "alarm":
-            self.alarms[int(numbers[0])], self.mute = int(numbers[1]), False
+            self.alarms[int(numbers[0])] = int(numbers[1])
+            self.mute = self.mute and int(numbers[0]) != signal.SIGALRM
         else:
             self.at = int(numbers[0])
 
@@ -408,10 +409,10 @@ class _Lines:
             return None
         if not part:
             return None
-        self.data += part
-        signals = [b for b in self.data if b < 32 and b != 10]
-        *lines, self.data = self.data.translate(None, bytes(signals)).split(b"\n")
-        return [f"handled {b}" for b in signals] + [line.decode() for line in lines]
+        for number in {b for b in part if b < 32 and b != 10}:  # between two lines, each of which is sent at once
+            part = part.replace(bytes([number]), b"handled %d\n" % number)
+        *lines, self.data = (self.data + part).split(b"\n")
+        return [line.decode() for line in lines]
 
     @property
     def more(self) -> bool:
