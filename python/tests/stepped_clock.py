@@ -65,6 +65,7 @@ class Follower:
 
     def _begin(self) -> None:
         self._moved = time.monotonic()  # in real time: when something happened here
+        self._connecting = threading.RLock()  # threads of a child may look at the clock at once
         self._changed = threading.Condition()
         self._waits: dict[int, float] = {}  # seconds that a thread wants to wait, by what wakes it; 0 = it was woken
 
@@ -136,7 +137,9 @@ class Follower:
     def monotonic(self) -> float:
         """Seconds of the clock."""
         if self._sock is None and self._server is None:
-            self._connect()
+            with self._connecting:
+                if self._sock is None:
+                    self._connect()
         return self._ns / 1e9
 
     def sleep(self, seconds: float) -> None:
@@ -315,10 +318,9 @@ class SteppedClock:
         return any(s.pid == pid and not s.rests for s in self._subscribers)
 
     def stuck(self) -> bool:
-        """Whether exactly one process is at an item that has a time limit, and all others rest."""
+        """Whether exactly one process is at an item that has a time limit, but for those that it has passed for."""
         with self._changed:
-            busy = [s for s in self._subscribers if not s.rests]
-            return len(busy) == 1 and busy[0].works
+            return sum(s.works for s in self._subscribers) == 1
 
     def waiting(self, longer: float = 0.0) -> None:
         """Waits until a thread of this process waits on the clock, for more than so many seconds."""

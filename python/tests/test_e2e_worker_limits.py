@@ -138,7 +138,8 @@ def test_an_item_that_hangs_in_c_says_where(private, tmp_path, clock, library):
     # kernel ends it after 1.5 times as long. Then another one tries.
     steps, when = 4501, lambda steps: made.hangs(ODD, steps, clock)
     if library is ctypes.PyDLL:  # each of both says where it is, the daemon gives it up, and the kernel ends it
-        steps, when = (3600, 903, 3600, 903, 1000), lambda steps: steps % 2 or steps > 3 or made.begun(ODD, steps // 2)
+        steps = (3600, 903, 3600, 903, 1000)
+        when = lambda steps: steps in (1, 3, 4) or made.hangs(ODD, steps // 2, clock)  # noqa: E731
     with (
         larder.Loader(dataset, endpoint=daemon.socket, **kw) as loader,
         clock.stepping(steps, when),
