@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
+import mmap
+import os
 import re
 import threading
 import warnings
@@ -128,18 +130,25 @@ def test_an_item_that_hangs_in_c_says_where(private, tmp_path, clock, library):
 
     def stuck(i):
         lock = library(None).pthread_mutex_lock
-        mutex = ctypes.create_string_buffer(128)
+        with open(tmp_path / f"{os.getpid()}.mutex", "w+b") as f:
+            f.truncate(mmap.PAGESIZE)
+            mutex = (ctypes.c_char * 128).from_buffer(mmap.mmap(f.fileno(), mmap.PAGESIZE))
         return [lock(mutex), lock(mutex)]
+
+    def hangs(times):
+        """Whether so many workers and one more have come to the second call: the mutex says that it is waited for."""
+        words = [int.from_bytes(p.read_bytes()[:4], "little") for p in tmp_path.glob("*.mutex")]
+        return words.count(2) > times and made.hangs(ODD, times, clock)
 
     dataset = Items(16, lambda i: stuck(i) if made.note(i) == ODD else i)
     daemon = private("", "--clock", clock.address)
     kw = {"batch_size": 4, "num_workers": 2, "sample_timeout": 3600.0, "on_error": "skip", "timeout": 1e6}
     # The worker ends itself after 1.25 times as long and half a second, the daemon gives it up 1.5 s later, and the
     # kernel ends it after 1.5 times as long. Then another one tries.
-    steps, when = 4501, lambda steps: made.hangs(ODD, steps, clock)
+    steps, when = 4501, hangs
     if library is ctypes.PyDLL:  # each of both says where it is, the daemon gives it up, and the kernel ends it
         steps = (3600, 903, 3600, 903, 1000)
-        when = lambda steps: steps in (1, 3, 4) or made.hangs(ODD, steps // 2, clock)  # noqa: E731
+        when = lambda steps: steps in (1, 3, 4) or hangs(steps // 2)  # noqa: E731
     with (
         larder.Loader(dataset, endpoint=daemon.socket, **kw) as loader,
         clock.stepping(steps, when),
