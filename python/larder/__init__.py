@@ -8,8 +8,8 @@ Start with :class:`Loader`; ``larder.ops`` has the transforms and ``larder.error
 
 Its modules are layers; each imports those before it only (python/tests/test_layers.py):
 
-1. ``_version``, ``_caller``, ``_units``, ``_messages``, ``_stats``, ``errors``, ``_wire``: messages, frames, and what
-   can go wrong.
+1. ``_version``, ``_clock``, ``_caller``, ``_units``, ``_messages``, ``_stats``, ``errors``, ``_wire``: the clock that
+   decides, messages, frames, and what can go wrong.
 2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_stack``, ``_ring``, ``_lease``, ``_board``, ``_link``: memory,
    and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from . import _units
+from . import _clock, _units
 from ._items import Clock
 
 _PAGE = mmap.PAGESIZE
@@ -30,29 +30,6 @@ _SEALS, _ADD_SEALS = 1 | 2 | 4, 1033  # no more seals, no shrinking, no growing
 
 class Hung(TimeoutError):
     """An item took longer than ``sample_timeout``."""
-
-
-def _kernel_timer() -> Callable[[float], None]:
-    """What has the kernel end this process after so many seconds, unless it is called again until then; 0 = never."""
-    try:
-        import ctypes
-
-        libc = ctypes.PyDLL(None)
-        if not hasattr(libc, "timer_create"):  # glibc before 2.34
-            libc = ctypes.PyDLL("librt.so.1")
-        event = (ctypes.c_int * 16)()  # struct sigevent: a value, the signal, and SIGEV_SIGNAL, which is 0
-        event[2] = signal.SIGVTALRM  # its default action, which nothing replaces, ends the process
-        timer = ctypes.c_void_p()
-        if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
-            return _nothing_after
-        spec = ctypes.c_long * 4
-    except (ImportError, OSError, AttributeError):
-        return _nothing_after
-
-    def after(seconds: float) -> None:
-        libc.timer_settime(timer, 0, spec(0, 0, int(seconds), int(seconds % 1 * 1e9)), None)
-
-    return after
 
 
 class Words:
@@ -89,7 +66,7 @@ class Alarm(Clock):
         self.late: Callable[[], None] = _nothing  # called from time to time while one task takes long
         self._memory = self._least = 0  # bytes by which the process may grow, and what it began with; 0 = any
         self._grace = 0.0  # of the task, beyond which its process ends
-        self._kill_after = _kernel_timer()
+        self._kill_after = _clock.kernel_timer()
         self._armed = False  # a task has set the kernel's timer since this process rested
         self._taken = False  # the other thread has taken it back since a task set it
         self._works = threading.Event()  # it did a moment ago
@@ -105,7 +82,7 @@ class Alarm(Clock):
 
     def start(self, seconds: float) -> None:
         """A task begins. The timer is set anew only for the first of many short ones, and it never interrupts those."""
-        now = self._began = time.monotonic()
+        now = self._began = _clock.monotonic()
         if not self._works.is_set():
             self._works.set()
         if seconds <= 0:
@@ -117,17 +94,17 @@ class Alarm(Clock):
         self.deadline = now + self._grace
         if fresh or not self._set or seconds != self._seconds or now - self._set > seconds / 2:
             self._set, self._seconds = now, seconds
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            _clock.alarm(seconds)
             self._kill_after(self._mercy())
 
     def tick(self) -> None:
         """The next of several tasks begins that follow each other."""
-        self._began = time.monotonic()
+        self._began = _clock.monotonic()
         if self.deadline:
             self.deadline = self._began + self._grace
             if not self._set:  # it rang for the task before
                 self._set = self._began
-                signal.setitimer(signal.ITIMER_REAL, self._seconds)
+                _clock.alarm(self._seconds)
 
     def stop(self) -> None:
         """It is over."""
@@ -137,7 +114,7 @@ class Alarm(Clock):
         """No task follows at once."""
         if self._set:
             self._set = 0.0
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _clock.alarm(0)
         self._disarm()
 
     def _disarm(self) -> None:
@@ -155,10 +132,10 @@ class Alarm(Clock):
         self.words.clear()  # of the stack: Python code runs
         if not self.deadline:
             return
-        left = self._began + self._seconds - time.monotonic()
+        left = self._began + self._seconds - _clock.monotonic()
         if left > 0:  # it was set for an earlier task
             self._set = self._began
-            signal.setitimer(signal.ITIMER_REAL, left)
+            _clock.alarm(left)
             return
         raise Hung(f"the item took longer than sample_timeout ({self._seconds:g} s)")
 
@@ -166,20 +143,22 @@ class Alarm(Clock):
         """Ends the process when its task does not end, when its client died, or when it has grown too large."""
         parent = sys.modules["multiprocessing.process"].parent_process()
         above = os.getppid()
-        looked = 0.0
+        looked, began, since = 0.0, -1.0, 0.0
         while True:
             if self._works.wait(0.25):
                 time.sleep(_LATE)
-                now = time.monotonic()
-                if now - self._began > _LATE:
+                now = time.monotonic()  # how often this looks is no matter of the clock that decides
+                if began != self._began:
+                    began, since = self._began, now
+                else:  # one task, since the last look at least
                     self._relieve()
-                    if now - self._began > 1:
+                    if now - since > 1:
                         self._works.clear()
                 if now - looked < 0.25:
                     continue
                 looked = now
             self._runs()
-            if self.deadline and time.monotonic() > self.deadline:
+            if self.deadline and _clock.monotonic() > self.deadline:
                 self._end(f"the item did not stop after sample_timeout ({self._seconds:g} s)")
             if os.getppid() != above or (parent is not None and not parent.is_alive()):
                 os._exit(1)
@@ -232,8 +211,4 @@ def resident() -> int:
 
 
 def _nothing() -> None:
-    pass
-
-
-def _nothing_after(seconds: float) -> None:
     pass

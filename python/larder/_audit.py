@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _messages, _seat, _wire
+from . import _clock, _messages, _seat, _wire
 from ._lease import Lease
 from ._messages import Empty, EpochEnd, JobRequest, Sizes
 from ._ring import Ring
@@ -230,8 +230,8 @@ def _source(s: Session, job: str, dataset: str, epoch: int) -> dict[str, str]:
     These calls look at no file: an audit must not be what makes the daemon notice changes.
     """
     try:
-        known = s.call(_messages.LIST_DATASETS, Empty(), time.monotonic() + 5.0).get("datasets") or []
-        about = s.call(_messages.DESCRIBE_JOB, JobRequest(name=job), time.monotonic() + 5.0).get("job") or {}
+        known = s.call(_messages.LIST_DATASETS, Empty(), _clock.monotonic() + 5.0).get("datasets") or []
+        about = s.call(_messages.DESCRIBE_JOB, JobRequest(name=job), _clock.monotonic() + 5.0).get("job") or {}
     except Error:
         return {"subset": f"(of epoch {epoch})"}
     spec = about.get("spec") or {}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import _daemon, _finalizer, _registration, _rivals, _seat, _torch, _wire
+from . import _clock, _daemon, _finalizer, _registration, _rivals, _seat, _torch, _wire
 from ._messages import AttachResponse, Method, Request, Response
 from ._seat import Held
 from ._session import Session
@@ -25,24 +24,24 @@ class Outage:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
+        self.deadline = _clock.monotonic() + timeout
         self.pause = _FIRST_PAUSE
 
     @property
     def left(self) -> float:
         """Seconds to the deadline, at least a little."""
-        return max(0.01, self.deadline - time.monotonic())
+        return max(0.01, self.deadline - _clock.monotonic())
 
     def rest(self, error: UnavailableError) -> None:
         """Sleeps until it is time to look again; raises when there is no time left."""
-        if time.monotonic() >= self.deadline:
+        if _clock.monotonic() >= self.deadline:
             raise UnavailableError(
                 f"{error.message}; waited {self.timeout:g} s for the larder daemon to come back",
                 subject=error.subject,
                 hint="start `larder serve` again, on the same state.dir: then iteration continues where it was; "
                 "timeout= is how long to wait, on_daemon_loss='raise' does not wait",
             ) from error
-        time.sleep(min(self.pause, self.left))
+        _clock.sleep(min(self.pause, self.left))
         self.pause = min(2 * self.pause, _LONGEST_PAUSE)
 
 
@@ -60,7 +59,7 @@ def connect(shared: Shared) -> Session:
             shared.held = None  # it ended for another reason than the daemon's end
     s = _daemon.open_session(shared.settings.endpoint, shared.timeout, shared.settings.known_stop)
     try:
-        _register(shared, s, time.monotonic() + shared.timeout)
+        _register(shared, s, _clock.monotonic() + shared.timeout)
     except BaseException:
         s.close(False)
         raise
@@ -131,8 +130,8 @@ def _attach(shared: Shared, s: Session, register: bool) -> AttachResponse:
         shared.held = held._replace(unanswered=held.unanswered + 1)
         if shared.resources.seat is not None:
             shared.resources.seat = shared.resources.seat._replace(held=shared.held)
-    deadline = time.monotonic() + shared.timeout
-    patience = time.monotonic() + min(_RANK_HELD_PATIENCE, shared.timeout)
+    deadline = _clock.monotonic() + shared.timeout
+    patience = _clock.monotonic() + min(_RANK_HELD_PATIENCE, shared.timeout)
     again = register and shared.spec is not None
     seat = shared.seat(s.path, s.pid, Held(s.pid, inc, ("", "")))
     while True:
@@ -148,10 +147,10 @@ def _attach(shared: Shared, s: Session, register: bool) -> AttachResponse:
             if rivals and not _rivals.give_way(shared, rivals):
                 shared.held = held
                 raise _rivals.held(shared) from None
-            if time.monotonic() > patience:
+            if _clock.monotonic() > patience:
                 shared.held = held
                 raise
-            time.sleep(0.05)
+            _clock.sleep(0.05)
         except StaleError:
             if not inc or held is None or inc == held.incarnation + held.unanswered:
                 raise
@@ -161,7 +160,7 @@ def _attach(shared: Shared, s: Session, register: bool) -> AttachResponse:
 def call(shared: Shared, method: Method[Request, Response], body: Request) -> Response:
     """Calls a method of the daemon, or of its successor."""
     with shared.lock:
-        return outlive(shared, lambda s: s.call(method, body, time.monotonic() + shared.timeout))
+        return outlive(shared, lambda s: s.call(method, body, _clock.monotonic() + shared.timeout))
 
 
 def outlive(shared: Shared, act: Callable[[Session], T]) -> T:

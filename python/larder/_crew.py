@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from . import _items, _worker
+from . import _clock, _items, _worker
 from ._caller import warn
 from ._worker import Orders, Work
 from .errors import Error, InvalidError, UnavailableError, WorkerWarning
@@ -144,7 +143,7 @@ class Crew:
             InvalidError: the dataset cannot be sent to a process, or no item can be made.
             UnavailableError: the worker ended, or took too long.
         """
-        end = time.monotonic() + seconds
+        end = _clock.monotonic() + seconds
         while True:
             member = self._start(0)
             self.members = [member]
@@ -173,11 +172,12 @@ class Crew:
                     hint="what it printed says why; a script that starts processes by spawn needs "
                     "`if __name__ == '__main__':`",
                 )  # fmt: skip
-            if time.monotonic() > end:
+            if _clock.monotonic() > end:
                 raise UnavailableError(
                     f"the first item was not ready within {seconds:g} s", subject="timeout", hint="raise timeout="
                 )
-            wait([member.pipe, member.process.sentinel], timeout=min(1.0, max(0.01, end - time.monotonic())))
+            left = min(1.0, max(0.01, end - _clock.monotonic()))
+            _clock.poll(_poller(member.pipe.fileno(), member.process.sentinel), left * 1000)
 
     def serve(self, orders: Orders) -> None:
         """Has all workers, started where they are not, serve a job."""
@@ -238,9 +238,11 @@ class Crew:
             except OSError:
                 pass
             m.close()
-        end = time.monotonic() + _PATIENCE
+        end = _clock.monotonic() + _PATIENCE
         for m in members:
-            m.process.join(max(0.0, end - time.monotonic()))
+            ended = _poller(m.process.sentinel)
+            while m.alive and (left := end - _clock.monotonic()) > 0:
+                _clock.poll(ended, left * 1000)
             if m.alive:  # its task does not end
                 m.process.kill()
                 m.process.join()
@@ -272,6 +274,14 @@ class Crew:
             m.pipe.send(self.orders)
         except OSError:
             pass  # it died: check() sees it
+
+
+def _poller(*fds: int) -> select.poll:
+    """Waits until one of the descriptors can be read."""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return poller
 
 
 def context(method: Any) -> Any:

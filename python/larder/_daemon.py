@@ -16,10 +16,9 @@ import socket
 import stat
 import subprocess
 import tempfile
-import time
 from typing import IO, NamedTuple
 
-from . import _environ
+from . import _clock, _environ
 from ._session import Session
 from .errors import DeadlineError, Error, InvalidError, StoppedError, UnavailableError
 
@@ -108,7 +107,7 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
     When a daemon was stopped on purpose after the stop ``known``, StoppedError takes the place of starting or waiting.
     """
     path, named = socket_path(endpoint)
-    deadline = time.monotonic() + timeout
+    deadline = _clock.monotonic() + timeout
     while True:
         try:
             return _connect(path, deadline)
@@ -123,7 +122,7 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
                     subject=path,
                     hint=f"start one with: larder serve --socket {path}",
                 ) from None
-            if time.monotonic() > deadline:
+            if _clock.monotonic() > deadline:
                 raise DeadlineError(
                     f"timed out waiting for a larder daemon at {path}: {e}",
                     subject=path,
@@ -135,7 +134,7 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
 def reach(path: str, timeout: float) -> Session:
     """Connects to the daemon that serves the socket now and says HELLO; starts none, and does not wait for one."""
     try:
-        return _connect(path, time.monotonic() + timeout)
+        return _connect(path, _clock.monotonic() + timeout)
     except _NotServed as e:
         raise UnavailableError(f"no larder daemon answers at {path}: {e}", subject=path) from None
 
@@ -154,7 +153,7 @@ def _connect(path: str, deadline: float) -> Session:
             f"cannot open a connection to {path}: {e.strerror}", subject=path, hint="close files, or raise `ulimit -n`"
         ) from None
     try:
-        sock.settimeout(max(0.001, min(deadline - time.monotonic(), 1e6)))
+        sock.settimeout(max(0.001, min(deadline - _clock.monotonic(), 1e6)))
         try:
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
@@ -240,16 +239,16 @@ def _start(path: str, deadline: float, known: str) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if _clock.monotonic() > deadline:
                 raise DeadlineError(
                     f"timed out waiting for another process to start the larder daemon at {path}",
                     subject=path,
                     hint=f"its log is {_log_path(path)}",
                 ) from None
-            time.sleep(0.02)
+            _clock.sleep(0.02)
             return
         if _listening(path):  # another process started it before this one got the lock
-            time.sleep(0.02)
+            _clock.sleep(0.02)
             return
         stop = last_stop(path)  # of one that was started and stopped meanwhile
         if stop is not None and stop.id != known:
@@ -334,13 +333,13 @@ def _await_ready(daemon: _Starting, deadline: float) -> None:
                 subject=log,
                 hint=f"the log is {log}; run the command by hand to see more",
             )
-        if time.monotonic() > deadline:
+        if _clock.monotonic() > deadline:
             raise DeadlineError(
                 f"timed out waiting for `{words}` to become ready: {daemon.tail()}",
                 subject=log,
                 hint=f"the log is {log}",
             )
-        time.sleep(0.005)
+        _clock.sleep(0.005)
 
 
 def _tail(log: str, start: int) -> str:

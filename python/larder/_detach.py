@@ -7,9 +7,8 @@ call of any Loader of this process tries again, and the end of the process once 
 from __future__ import annotations
 
 import os
-import time
 
-from . import _daemon, _messages
+from . import _clock, _daemon, _messages
 from ._messages import JobRequest
 from ._seat import Seat, attach_request
 from .errors import Error, StaleError, UnavailableError
@@ -27,15 +26,15 @@ def detach(seat: Seat) -> None:
     global _next_look
     if not _settled(seat):
         _waiting[:] = [*_waiting, seat][-_MOST:]
-        _next_look = time.monotonic() + _PAUSE
+        _next_look = _clock.monotonic() + _PAUSE
 
 
 def retry(now: bool = False) -> None:
     """Leaves the seats whose daemon was not there, when it is time to look again."""
     global _next_look
-    if not _waiting or (not now and time.monotonic() < _next_look):
+    if not _waiting or (not now and _clock.monotonic() < _next_look):
         return
-    _next_look = time.monotonic() + _PAUSE
+    _next_look = _clock.monotonic() + _PAUSE
     away: set[str] = set()
     for seat in tuple(_waiting):
         if seat.path in away:
@@ -50,7 +49,7 @@ def _settled(seat: Seat) -> bool:
     """Leaves the seat; False when no daemon answers."""
     if seat.held.pid != os.getpid():
         return True  # the parent's
-    deadline = time.monotonic() + _SECONDS
+    deadline = _clock.monotonic() + _SECONDS
     try:
         s = _daemon.reach(seat.path, _SECONDS)
     except UnavailableError:
@@ -67,7 +66,7 @@ def _settled(seat: Seat) -> bool:
                 s.attach(attach_request(seat, incarnation), deadline)
             except StaleError:
                 continue  # another client's, or that of an ATTACH that had no answer
-            s.close(True, max(0.01, deadline - time.monotonic()))
+            s.close(True, max(0.01, deadline - _clock.monotonic()))
             return s.detached
     except UnavailableError:
         return False

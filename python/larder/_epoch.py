@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import weakref
 from typing import Any, cast
 
-from . import _connection, _finalizer, _lease, _reconnect, _ring, _torch, _wire
+from . import _clock, _connection, _finalizer, _lease, _reconnect, _ring, _torch, _wire
 from ._caller import warn
 from ._messages import EpochEnd, Sizes
 from ._mix import Mixer
@@ -147,7 +146,7 @@ def _begin_stream(shared: Shared, run: Run, sampling: Sampling) -> None:
     run.before = 0 if place is None else place.step
     run.stream = Stream(sampling, run.epoch, ring.slots, place)
     with contextlib.suppress(UnavailableError):  # next() looks for the daemon again
-        run.stream.tell(run.session, 0, time.monotonic() + shared.timeout)
+        run.stream.tell(run.session, 0, _clock.monotonic() + shared.timeout)
     shared.place = None  # last: an interrupt before this leaves the place to the next iter()
 
 
@@ -174,7 +173,7 @@ def _start(shared: Shared, s: Session) -> Run:
         if shared.makers is not None:
             shared.makers.clear()  # before anything of the epoch is asked for
         what = f"the daemon to start epoch {run.epoch} of job {shared.name!r}"
-        deadline = time.monotonic() + shared.timeout
+        deadline = _clock.monotonic() + shared.timeout
         answer = s.request(_wire.EPOCH, _wire.epoch_payload(run.epoch), deadline, what)
         sizes = cast(Sizes, _wire.parse_json(answer.payload))
         shared.note_size(sizes, run.before)
@@ -235,7 +234,7 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
     s.flush()
     s.look()
     if run.stream is not None and not run.done:
-        run.stream.tell(s, run.next_step(), time.monotonic() + shared.timeout)
+        run.stream.tell(s, run.next_step(), _clock.monotonic() + shared.timeout)
     while True:
         _require_current(shared, s, run)
         f = s.head()
@@ -252,7 +251,7 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
             if f.batch.rows == 0:
                 s.discard(f)
                 if run.stream is not None:  # many such batches must not use up the picks that were sent
-                    run.stream.tell(s, run.next_step(), time.monotonic() + shared.timeout)
+                    run.stream.tell(s, run.next_step(), _clock.monotonic() + shared.timeout)
                 continue
             batch = _hand_out(shared, run, f, f.batch, waiting.seconds())
             run.since = 0.0

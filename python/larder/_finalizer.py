@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import atexit
 import collections
-import time
 import weakref
 
-from . import _detach, _messages
+from . import _clock, _detach, _messages
 from ._makers import Makers
 from ._messages import JobRequest, KillJobRequest
 from ._seat import Seat
@@ -48,7 +47,7 @@ def _end(resources: Resources, s: Session) -> None:
     if resources.unused and s.usable:
         # No client would ever end it, and its name would stay taken. A process about to attach registers it again.
         try:
-            deadline = time.monotonic() + 2.0
+            deadline = _clock.monotonic() + 2.0
             job = s.call(_messages.DESCRIBE_JOB, JobRequest(name=resources.unused), deadline).get("job") or {}
             if job.get("state") == "JOB_STATE_JOINING":
                 try:

@@ -6,12 +6,11 @@ Runs in worker processes, and in the training process where there are none.
 from __future__ import annotations
 
 import hashlib
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import _builtin, _dataset, _nested, _record, _seeds
+from . import _builtin, _clock, _dataset, _nested, _record, _seeds
 from ._builtin import Builtin, Step
 from ._nested import Structure
 from ._record import FieldDict, Leaf
@@ -175,10 +174,10 @@ def probe(maker: Maker, look: Look, clock: Clock, seconds: float, begins: Callab
     found: list[Layout] = []
     failures: list[Failure] = []
     digests: list[str] = []
-    largest, end, first = 0, time.monotonic() + 1.0, -1
+    largest, end, first = 0, _clock.monotonic() + 1.0, -1
     wrong: BaseException | None = None
     for index in [*look.known, *(i for i in look.more if i not in look.known)]:
-        if index not in look.known and time.monotonic() > end:
+        if index not in look.known and _clock.monotonic() > end:
             break
         if index in look.skip:
             failures.append(Failure(index, "Died", "it ended the process that made it", ""))

@@ -10,10 +10,9 @@ meanwhile learns of it.
 
 from __future__ import annotations
 
-import time
 from typing import cast
 
-from . import _connection, _daemon, _messages, _wire
+from . import _clock, _connection, _daemon, _messages, _wire
 from ._connection import Outage
 from ._messages import JobRequest, Sizes
 from ._run import Run
@@ -59,7 +58,7 @@ def _attempt(shared: Shared, run: Run, outage: Outage) -> None:
         what = f"the daemon to continue epoch {run.epoch} of job {shared.name!r} at step {step}"
         try:
             payload = _wire.epoch_payload(run.epoch, step + 1)
-            answer = s.request(_wire.EPOCH, payload, time.monotonic() + shared.timeout, what)
+            answer = s.request(_wire.EPOCH, payload, _clock.monotonic() + shared.timeout, what)
         except StaleError as e:
             raise _lost(shared, run, step, e.message) from e
         shared.note_size(cast(Sizes, _wire.parse_json(answer.payload)), run.before)
@@ -77,7 +76,7 @@ def _attempt(shared: Shared, run: Run, outage: Outage) -> None:
 
 def _recognise(shared: Shared, s: Session, held: Held | None, run: Run, step: int) -> None:
     """Raises unless the daemon has the very job that was attached to, alive."""
-    deadline = time.monotonic() + shared.timeout
+    deadline = _clock.monotonic() + shared.timeout
     try:
         job = s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), deadline).get("job") or {}
     except NotFoundError as e:

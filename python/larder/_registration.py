@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 
-from . import _builtin, _daemon, _dataset, _messages, _mix, _nested, _torch
+from . import _builtin, _clock, _daemon, _dataset, _messages, _mix, _nested, _torch
 from ._batches import Batches
 from ._caller import warn
 from ._messages import Empty, IndexingMessage, JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
@@ -65,7 +64,7 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
 def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: float) -> RegisterJobResponse:
     # The ranks of a job leave it one after the other, and the daemon may not have seen the end of a killed client yet.
     several = shared.settings.place.world_size > 1
-    patience = time.monotonic() + (shared.timeout if several else min(_PATIENCE, shared.timeout))
+    patience = _clock.monotonic() + (shared.timeout if several else min(_PATIENCE, shared.timeout))
     while True:
         try:
             return s.call(_messages.REGISTER_JOB, body, deadline, (_LOOK, lambda: _tell_index(s)))
@@ -76,16 +75,16 @@ def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: fl
             )
             raise
         except RankHeldError:
-            if time.monotonic() > min(patience, deadline - 0.1):
+            if _clock.monotonic() > min(patience, deadline - 0.1):
                 raise
-            time.sleep(0.05)
+            _clock.sleep(0.05)
 
 
 def _tell_index(s: Session) -> None:
     """Prints how far the indexes are that the daemon makes, for one of them is what a registration waits for."""
     body: Empty = {}
     try:
-        status = s.call(_messages.STATUS, body, time.monotonic() + _STATUS)
+        status = s.call(_messages.STATUS, body, _clock.monotonic() + _STATUS)
     except Error:  # an old daemon, or a busy one: the wait goes on, and its own error counts
         return
     for x in status.get("indexing") or ():
@@ -220,15 +219,15 @@ def replaceable(shared: Shared, error: InvalidError) -> bool:
         return False
     s = _daemon.open_session(shared.settings.endpoint, shared.timeout, shared.settings.known_stop)
     try:
-        patience = time.monotonic() + _PATIENCE
+        patience = _clock.monotonic() + _PATIENCE
         while True:
-            deadline = time.monotonic() + shared.timeout
+            deadline = _clock.monotonic() + shared.timeout
             job = s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), deadline).get("job") or {}
             if not any(r.get("attached") for r in job.get("ranks") or ()):
                 return True
-            if time.monotonic() > patience:
+            if _clock.monotonic() > patience:
                 return False
-            time.sleep(0.05)
+            _clock.sleep(0.05)
     except Error:
         return False
     finally:

@@ -17,12 +17,11 @@ import os
 import select
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from . import _board, _received, _ring, _wire
+from . import _board, _clock, _received, _ring, _wire
 from ._lease import Lease, Queue
 from ._messages import AttachRequest, AttachResponse, HelloResponse, Method, Request, Response
 from ._received import Received
@@ -136,7 +135,7 @@ class Session:
             return
         try:
             if attached:
-                self.request(_wire.DETACH, b"", time.monotonic() + seconds, "the daemon's answer to DETACH")
+                self.request(_wire.DETACH, b"", _clock.monotonic() + seconds, "the daemon's answer to DETACH")
                 self.detached = True
         except UnavailableError:
             pass  # see _detach
@@ -268,12 +267,12 @@ class Session:
                     try:
                         view = view[self._sock.send(view, socket.MSG_NOSIGNAL) :]
                     except BlockingIOError:
-                        left = deadline - time.monotonic()
+                        left = deadline - _clock.monotonic()
                         if left <= 0:
                             raise self._late(what) from None
                         writable = select.poll()
                         writable.register(self._sock, select.POLLOUT)
-                        writable.poll(min(left, 60.0) * 1000)
+                        _clock.poll(writable, min(left, 60.0) * 1000)
                     except OSError as e:
                         if e.errno is None:
                             raise  # by a signal handler
@@ -301,7 +300,7 @@ class Session:
         if self._received.chunks:  # an interrupt came between receiving and parsing
             self._parse()
             return True
-        left = deadline - time.monotonic()
+        left = deadline - _clock.monotonic()
         wait_ms = min(max(0.0, left), 86400.0) * 1000
         if self.queue:  # the socket was full: look again soon
             wait_ms = min(wait_ms, 20.0)
@@ -318,7 +317,7 @@ class Session:
         if board is not None:
             board.woken()
         if not came:
-            return time.monotonic() < deadline
+            return _clock.monotonic() < deadline
         if also and all(fd in also for fd, _ in came):
             return True
         st = self._received
@@ -337,11 +336,11 @@ class Session:
 
     def _poll(self, wait_ms: float, also: Sequence[int]) -> list[tuple[int, int]]:
         if not also or self._sock is None:
-            return self._poller.poll(wait_ms)
+            return _clock.poll(self._poller, wait_ms)
         poller = select.poll()
         for fd in (self._sock.fileno(), *also):
             poller.register(fd, select.POLLIN)
-        return poller.poll(wait_ms)
+        return _clock.poll(poller, wait_ms)
 
     def look(self) -> None:
         """Reads what has arrived, without waiting: a GONE behind the batches that were read may forbid their use."""
@@ -435,7 +434,7 @@ class Session:
         self._waiting.add(rid)
         try:
             self._send(_wire.pack(type_, rid, payload), deadline, what)
-            aside_at = time.monotonic() + aside[0] if aside is not None else deadline
+            aside_at = _clock.monotonic() + aside[0] if aside is not None else deadline
             while True:
                 f = self._received.results.pop(rid, None)
                 if f is not None:
@@ -501,7 +500,7 @@ class Session:
     def answers(self, seconds: float = 1.0) -> bool:
         """Reports whether the daemon answers a PING within ``seconds``."""
         try:
-            self.request(_wire.PING, b"", time.monotonic() + seconds, "PONG")
+            self.request(_wire.PING, b"", _clock.monotonic() + seconds, "PONG")
         except Error:
             return False
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from . import _messages
+from . import _clock, _messages
 from ._caller import warn
 from ._makers import Makers
 from ._messages import Job, JobRequest, Wait
@@ -29,15 +29,17 @@ class Waiting:
 
     def __init__(self, shared: Shared, run: Run) -> None:
         self.shared, self.run = shared, run
-        self.start = time.monotonic()
-        self.since = run.since or self.start  # calls that gave up count: the daemon has not seen them end
-        self.deadline = self.start + shared.timeout
-        self.look = self.start + _LOOK
+        # Statistics read the real clock. Calls that gave up count: the daemon has not seen them end.
+        self.since = run.since or time.monotonic()
+        self.start = self.deadline = self.look = 0.0  # by the clock that decides, once there is something to wait for
         self.warned_of_pause = False
         self.warned_of_storage = False
 
     def more(self, s: Session) -> None:
         """Waits for something to come; raises when it takes too long, or when the connection is over."""
+        if not self.start:
+            self.start = _clock.monotonic()
+            self.deadline, self.look = self.start + self.shared.timeout, self.start + _LOOK
         if s.board is not None:
             s.board.waits(self.since)
         makers = self.shared.resources.makers
@@ -49,7 +51,7 @@ class Waiting:
         job = _ask(self.shared, s)
         outage = _outage(self.shared, job)
         if job.get("paused"):
-            self.deadline = time.monotonic() + self.shared.timeout  # the user who paused it decides how long
+            self.deadline = _clock.monotonic() + self.shared.timeout  # the user who paused it decides how long
             if not self.warned_of_pause:
                 self.warned_of_pause = True
                 name = self.shared.name
@@ -58,13 +60,13 @@ class Waiting:
         elif outage is not None and (outage.get("outage") or {}).get("over"):
             raise self._give_up(self._outlasted(outage))
         elif outage is not None and self.shared.settings.patient:
-            self.deadline = time.monotonic() + self.shared.timeout  # the daemon decides how long
+            self.deadline = _clock.monotonic() + self.shared.timeout  # the daemon decides how long
             self._warn(job, outage)
-        elif time.monotonic() >= self.deadline:
+        elif _clock.monotonic() >= self.deadline:
             raise self._give_up(self._late(s, job))
         else:
             self._warn(job, outage)
-        self.look = time.monotonic() + _LOOK
+        self.look = _clock.monotonic() + _LOOK
 
     def _items(self, s: Session, makers: Makers) -> bool:
         """Waits while workers of this Loader, or this process, make items; False when it is time to ask why it takes so
@@ -72,9 +74,9 @@ class Waiting:
         """
         makers.check(self.shared.batches)
         end = min(self.deadline, self.look)
-        s.pump(min(end, time.monotonic() + _GLANCE), posts=True, also=makers.fds)
+        s.pump(min(end, _clock.monotonic() + _GLANCE), posts=True, also=makers.fds)
         makers.step()
-        return time.monotonic() < end
+        return _clock.monotonic() < end
 
     def seconds(self) -> float:
         """How long this call has waited, in seconds."""
@@ -110,7 +112,7 @@ class Waiting:
 
     def _late(self, s: Session, job: Job) -> Error:
         """The error of a next() that has waited too long."""
-        shared, waited = self.shared, time.monotonic() - self.start
+        shared, waited = self.shared, _clock.monotonic() - self.start
         alive = bool(job) or s.answers()
         if s.error is not None:
             return s.error
@@ -136,7 +138,7 @@ class Waiting:
 def _ask(shared: Shared, s: Session) -> Job:
     """The job as the daemon sees it at this moment; empty when it does not answer at once."""
     try:
-        return s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), time.monotonic() + 1.0).get("job") or {}
+        return s.call(_messages.DESCRIBE_JOB, JobRequest(name=shared.name), _clock.monotonic() + 1.0).get("job") or {}
     except Error:
         return {}
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _items, _record, _stack, _units, _wire
+from . import _clock, _items, _record, _stack, _units, _wire
 from ._alarm import Alarm, Hung
 from ._builtin import Step
 from ._bulk import Bulk, Key, Run
@@ -167,7 +167,14 @@ class Service:
 
     def arrived(self, seconds: float) -> bool:
         """Waits for something to arrive."""
-        return bool(select.select([self.link.sock], [], [], seconds)[0])
+        poller = select.poll()
+        poller.register(self.link.sock, select.POLLIN)
+        if seconds <= 0:
+            return bool(poller.poll(0))
+        end = _clock.monotonic() + seconds
+        while not (came := bool(_clock.poll(poller, 1000 * seconds))) and (seconds := end - _clock.monotonic()) > 0:
+            pass
+        return came
 
     def _take_several(self, payload: bytes) -> None:
         id_, seed, recipe, first, last, n, timeout = _TASKS.unpack_from(payload)
@@ -338,10 +345,10 @@ class Service:
 
     def leave(self, seconds: float = 1.0) -> None:
         """Ends the attachment in order: the tasks in hand go to others."""
-        end = time.monotonic() + seconds
+        end = _clock.monotonic() + seconds
         try:
             self.link.send(_wire.DETACH, b"", 3)
-            while self.arrived(max(0.0, end - time.monotonic())):
+            while self.arrived(max(0.0, end - _clock.monotonic())):
                 if any(request == 3 for _, request, _ in self.link.receive()):
                     break
         except Ended:
@@ -442,7 +449,7 @@ def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Alarm) -> Orders | No
 
     Returns what to serve next; None: the client ended its workers.
     """
-    end, attached = time.monotonic() + orders.patience, False
+    end, attached = _clock.monotonic() + orders.patience, False
     while True:
         service = None
         try:
@@ -459,8 +466,8 @@ def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Alarm) -> Orders | No
                 raise
             if service is not None and service.attached:
                 attached = True  # a daemon that comes back may not know the dataset yet
-                end = time.monotonic() + orders.patience
-            if time.monotonic() > end:
+                end = _clock.monotonic() + orders.patience
+            if _clock.monotonic() > end:
                 raise UnavailableError(f"the larder daemon at {orders.path} did not come back: {e}") from e
         finally:
             clock.late = _nothing

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
 
 import numpy as np
+from pace import pace
 
 import larder
 
@@ -70,7 +70,7 @@ def main() -> None:
                 if orders.get("records"):
                     given.append((i, hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()))
             say(event="batch", epoch=epoch, rows=len(index), given=given)
-            time.sleep(orders.get("delay", 0.0))
+            pace(orders.get("delay", 0.0))
         stats = loader.stats()
         say(
             event="epoch",

@@ -24,8 +24,10 @@ sys.path.insert(0, str(HERE))
 
 import golden_files  # noqa: E402
 import nginx  # noqa: E402
+from clock_fixture import clock  # noqa: E402, F401 - a fixture
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
+from pace import eventually  # noqa: E402, F401 - for tests
 from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
 from s3 import World  # noqa: E402
 
@@ -117,7 +119,7 @@ def load(daemon: FakeDaemon) -> Iterator[Callable[..., larder.Loader]]:
 
     def make(uri: str = "fake:100", **kw: Any) -> larder.Loader:
         kw.setdefault("endpoint", daemon.path)
-        kw.setdefault("timeout", 20.0)
+        kw.setdefault("timeout", PATIENCE)
         if not uri.startswith("job:"):
             kw.setdefault("batch_size", 8)
         loader = larder.Loader(uri, **kw)
@@ -137,14 +139,6 @@ def torch() -> Any:
 
         return torch
     return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Waits until something that another process or thread does has happened; fails after a generous deadline."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 # ---- the real daemon

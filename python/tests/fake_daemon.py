@@ -34,6 +34,7 @@ BATCH = struct.Struct("<IIQQIIIIII")
 POST = struct.Struct("<QQIIIII")
 FRAMED = (8, 10, 12, 17)  # SEGMENT, BATCH, EPOCH_END, GONE: posts are in one order with them
 POISON = 0xCC
+PATIENCE = 120.0  # seconds
 FIXED_OPS = ("RandomResizedCrop", "CenterCrop")
 _numbers = itertools.count()
 
@@ -56,7 +57,7 @@ class Refused(Exception):
 
 
 class FakeDaemon:
-    def __init__(self, path: str, *, hello_delay: float = 0.0, mute: bool = False) -> None:
+    def __init__(self, path: str, *, mute: bool = False) -> None:
         self.path = path
         self.name = f"fake-{next(_numbers)}-"  # of its memory in /proc/self/maps
         self.lock = threading.RLock()
@@ -77,7 +78,6 @@ class FakeDaemon:
         self.group = 1  # slots that clients are to give back before they tell; 0 = only before they sleep
         self.told = 0  # WAKE frames from clients
         self.posts = self.wakes = 0
-        self.hello_delay = hello_delay
         self.mute = mute  # accept, read, never answer
         self.refuse_method = ""
         self.wait: dict[str, Any] = {}  # what every job waits for
@@ -107,12 +107,12 @@ class FakeDaemon:
             self.listener.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # twice
-        self.thread.join(5)
+        self.thread.join(PATIENCE)
         self.listener.close()
         for p in list(self.peers):
             p.drop()
         for p in list(self.peers):
-            p.thread.join(5)
+            p.thread.join(PATIENCE)
 
     def attached(self) -> list[Peer]:
         with self.lock:
@@ -311,7 +311,6 @@ class Peer:
             return
         try:
             if type_ == 1:
-                time.sleep(self.d.hello_delay)
                 self.d.hellos.append(json.loads(payload))
                 self.send(
                     2, rid, json.dumps({"version": "fake", "abi": 1, "pid": os.getpid(), "unknownField": [1]}).encode()
@@ -586,7 +585,9 @@ def main() -> None:
     if os.environ.get("FAKE_FAIL"):
         print("larder: cannot do it\nbecause the test says so", file=sys.stderr)
         raise SystemExit(3)
-    time.sleep(float(os.environ.get("FAKE_SLOW", "0")))
+    if os.environ.get("FAKE_HOLD"):
+        with open(os.environ["FAKE_HOLD"]):  # a FIFO, until somebody opens its other end
+            pass
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     with open(path + ".starts", "a") as f:
         f.write(f"{os.getpid()} {' '.join(sys.argv[1:])}\n")

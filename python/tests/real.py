@@ -71,6 +71,18 @@ def find_binary() -> str:
     pytest.skip(message)
 
 
+def find_stepped() -> str:
+    """LARDER_TEST_BIN or ../bin/larder-failpoints, which follows the clock of a test; absent is a skip, or a failure
+    with LARDER_REQUIRE_BIN=1."""
+    path = os.environ.get("LARDER_TEST_BIN") or str(ROOT / "bin" / "larder-failpoints")
+    if os.access(path, os.X_OK):
+        return os.path.abspath(path)
+    message = f"there is no {path}: go build -tags turbo,failpoints -o bin/larder-failpoints ./cmd/larder"
+    if os.environ.get("LARDER_REQUIRE_BIN") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
 def pillow() -> Any:
     """PIL.Image, which draws and checks the images; missing is a skip, or a failure where the binary is required."""
     if os.environ.get("LARDER_REQUIRE_BIN") == "1":
@@ -120,10 +132,13 @@ def draw(folder: Path, classes: int, each: int, seed: int = 1, size: tuple[int, 
 
 
 class Daemon:
-    """`larder serve` in a folder of its own; `stop` asserts that it ends in order and leaves nothing."""
+    """`larder serve` in a folder of its own; `stop` asserts that it ends in order and leaves nothing.
+
+    With `--clock` and the address of a stepped clock it decides by that.
+    """
 
     def __init__(self, folder: Path, *arguments: str, config: str = "") -> None:
-        self.binary = find_binary()
+        self.binary = find_stepped() if "--clock" in arguments else find_binary()
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = str(folder / "d.sock")
         self.log = folder / "daemon.log"
@@ -172,7 +187,7 @@ class Daemon:
             code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGQUIT)  # where everything hangs is in the log
-            self.process.wait(10)
+            self.process.wait(PATIENCE)
             raise AssertionError(f"the daemon did not end after SIGTERM: {self.log.read_text()[-8000:]}") from None
         finally:
             assert self.process.stdout is not None
@@ -241,7 +256,7 @@ class Client:
         if self.process.poll() is None and not any(e["event"] in ("done", "error") for e in self.seen):
             self.process.kill()
         self.process.wait(PATIENCE)
-        self.thread.join(10)
+        self.thread.join(PATIENCE)
         for f in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert f is not None
             try:

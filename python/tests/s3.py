@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from threading import Condition, Thread
 from typing import Any
 
 import pytest
+from pace import eventually, pace
 from real import PATIENCE, ROOT, Daemon, digest, free_port
 
 import larder
@@ -41,14 +41,16 @@ def find_server() -> str:
 
 def wait_for(process: subprocess.Popen[bytes], port: int, said: Callable[[], str] = str) -> None:
     """Waits until a server listens on a port of the loopback address; said is what it says if it does not."""
-    begun = time.monotonic()
-    while True:
+
+    def listens() -> bool:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
-            return
+            return True
         except OSError:
-            assert process.poll() is None and time.monotonic() - begun < PATIENCE, said()
-            time.sleep(0.02)
+            assert process.poll() is None, said()
+            return False
+
+    eventually(listens)
 
 
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
@@ -110,7 +112,7 @@ def _passing_on(proxy: Proxy, server: Any, spoil: Callable[[int], Any], delay: f
 
         def ask(self) -> tuple[Any, tuple[int, list[tuple[str, str]], bytes] | None]:
             """How the answer is spoilt, and what the server said: None if it was not asked, or gave no answer."""
-            time.sleep(delay)
+            pace(delay)
             how = None
             if self.command == "GET" and "list-type" not in self.path and "comp=list" not in self.path:
                 proxy.gets += 1
@@ -123,7 +125,7 @@ def _passing_on(proxy: Proxy, server: Any, spoil: Callable[[int], Any], delay: f
             if how and how not in ("cut", "stall", "late", "short"):
                 return how, None
             if how == "late":
-                time.sleep(1)
+                pace(1)
                 how = None
             there = http.client.HTTPConnection("127.0.0.1", server.port)
             try:
@@ -155,7 +157,7 @@ def _passing_on(proxy: Proxy, server: Any, spoil: Callable[[int], Any], delay: f
             except OSError:  # the client has given it up
                 return
             if how == "stall":
-                time.sleep(1.5)
+                pace(1.5)
 
     return Handler
 

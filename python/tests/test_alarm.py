@@ -24,14 +24,14 @@ def clock_of(kind=_alarm.Alarm, kills=None):
 def timers(monkeypatch):
     """What the timer of items is set to."""
     out = []
-    monkeypatch.setattr(_alarm.signal, "setitimer", lambda _which, seconds: out.append(seconds))
+    monkeypatch.setattr(_alarm._clock, "alarm", out.append)
     return out
 
 
 @pytest.fixture
 def now(monkeypatch):
     out = [100.0]
-    monkeypatch.setattr(_alarm.time, "monotonic", lambda: out[0])
+    monkeypatch.setattr(_alarm._clock, "monotonic", lambda: out[0])
     return out
 
 

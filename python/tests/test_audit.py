@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import zlib
 
 import pytest
+from conftest import eventually
 
 from larder import _audit
 
@@ -50,9 +50,10 @@ def test_threads_that_begin_at_once_make_one_log(tmp_path, monkeypatch):
     monkeypatch.setenv("LARDER_AUDIT_LOG", str(tmp_path / "log"))
     monkeypatch.setattr(_audit, "_log", None)
     made = _audit._Log.__init__
+    came = []
 
     def slowly(self, folder):
-        time.sleep(0.05)  # others come meanwhile
+        eventually(lambda: len(came) == 8)
         made(self, folder)
 
     monkeypatch.setattr(_audit._Log, "__init__", slowly)
@@ -61,6 +62,7 @@ def test_threads_that_begin_at_once_make_one_log(tmp_path, monkeypatch):
 
     def begin():
         together.wait()
+        came.append(True)
         seen.append(_audit._process())
 
     threads = [threading.Thread(target=begin) for _ in range(8)]

@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -98,7 +97,6 @@ def test_next_is_woken_by_a_post(load, daemon):
         peer = daemon.attached()[0]
         eventually(lambda: peer.segments[0][peer.board + 64] == 1)  # it asked to be woken
         asked.append(daemon.wakes)
-        time.sleep(0.05)
         daemon.resume()
 
     t = threading.Thread(target=later)

@@ -290,7 +290,7 @@ def test_items_unlike_each_other_are_no_stack(items):
 
 def service_of(dataset, item=None):
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    there.settimeout(60)
+    there.settimeout(PATIENCE)
     orders = _worker.Orders("", "", ("r",), "c", (), 64, 1.0)
     service = _worker.Service(_link.Link(here), maker_of(dataset, item=item), orders, _items.Clock())
     return service, there
@@ -317,13 +317,13 @@ def test_items_do_not_wait_for_a_slow_one():
     def make(i):
         if i == 11:
             slow.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE)
         return i
 
     service, there = service_of(Items(make), 0)
     service.tasks.append(run_of(14))
     threading.Thread(target=lambda: [service.run() for _ in range(14) if service.tasks], daemon=True).start()
-    assert slow.wait(60)
+    assert slow.wait(PATIENCE)
     service.relieve()
     assert frames_of(there, 11) == [*[(_wire.DONE, k, 1) for k in range(1, 9)], (_wire.DONES, 9, 3)]
     go.set()

@@ -78,8 +78,8 @@ def test_torch_is_watched_when_an_item_imports_it(watched, monkeypatch):
 
 def test_the_timer_is_set_for_the_items_behind_one_that_hung(monkeypatch):
     now, timers = [100.0], []
-    monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(_worker.signal, "setitimer", lambda _which, s: timers.append(s))
+    monkeypatch.setattr(_alarm._clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_alarm._clock, "alarm", timers.append)
     clock = _worker.Alarm.__new__(_worker.Alarm)
     clock._kill_after = lambda _s: None
     clock.deadline = clock._seconds = clock._began = clock._set = 0.0

@@ -7,16 +7,17 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import HERE, eventually
+from real import PATIENCE
+from stepped_clock import START
 
 import larder
 from larder import _daemon
 
-ONE = "import larder, sys; l = larder.Loader('fake:20', batch_size=5, timeout=30); print(sum(len(y) for _, y in l))"
+ONE = "import larder, sys; l = larder.Loader('fake:20', batch_size=5, timeout=600); print(sum(len(y) for _, y in l))"
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def machine(tmp_path, monkeypatch):
         except ProcessLookupError:
             pass
     for p in _daemon._started:
-        p.wait(10)
+        p.wait(PATIENCE)
     _daemon._started.clear()
 
 
@@ -60,20 +61,24 @@ def test_starts_a_daemon_and_finds_it_again(machine):
 
 
 def test_the_daemon_outlives_its_starter_and_is_detached(machine):
-    out = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True, timeout=60)
+    out = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert out.stdout == "20\n"
     (pid,) = starts(machine)
     assert os.getsid(pid) == pid != os.getsid(0)
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert _daemon._listening(str(machine))
-    out = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True, timeout=60)
+    out = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert out.stdout == "20\n" and starts(machine) == [pid]
 
 
-def test_many_processes_start_one_daemon(machine, monkeypatch):
-    monkeypatch.setenv("FAKE_SLOW", "0.3")  # all of them come while it is starting
-    many = [subprocess.Popen([sys.executable, "-c", ONE], stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    assert [p.communicate(timeout=60)[0] for p in many] == ["20\n"] * 6
+def test_many_processes_start_one_daemon(machine, monkeypatch, tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    monkeypatch.setenv("FAKE_HOLD", str(gate))
+    code = f"print('here', flush=True); {ONE}"
+    many = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [p.stdout.readline() for p in many] == ["here\n"] * 6
+    open(gate, "w").close()  # a daemon was started, which is ready from here on
+    assert [p.communicate(timeout=PATIENCE)[0] for p in many] == ["20\n"] * 6
     assert len(starts(machine)) == 1
 
 
@@ -96,11 +101,13 @@ def test_daemon_that_fails_to_start_says_why(machine, monkeypatch):
     assert str(machine.with_suffix(".log")) in str(e.value)
 
 
-def test_daemon_that_never_gets_ready(machine, monkeypatch):
-    monkeypatch.setenv("FAKE_SLOW", "30")
-    with pytest.raises(larder.DeadlineError, match="to become ready"):
-        larder.Loader("fake:20", batch_size=5, timeout=0.3)
-    assert _daemon._started[-1].wait(10) != 0  # it does not linger
+def test_daemon_that_never_gets_ready(machine, monkeypatch, tmp_path, clock):
+    os.mkfifo(gate := tmp_path / "gate")
+    monkeypatch.setenv("FAKE_HOLD", str(gate))
+    with clock.passing(60.0), pytest.raises(larder.DeadlineError, match="to become ready"):
+        larder.Loader("fake:20", batch_size=5, timeout=600.0)
+    assert clock.now >= START / 1e9 + 600
+    assert _daemon._started[-1].wait(PATIENCE) != 0  # it does not linger
 
 
 def test_binary_that_cannot_run(machine, monkeypatch, tmp_path):
@@ -134,25 +141,23 @@ def test_binary_lookup_order(machine, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["endpoint", "environment"])
-def test_a_named_socket_is_never_started(machine, monkeypatch, tmp_path, how):
+def test_a_named_socket_is_never_started(machine, monkeypatch, tmp_path, clock, how):
     path = str(tmp_path / "named.sock")
     kw = {"endpoint": f"unix://{path}"} if how == "endpoint" else {}
     if how == "environment":
         monkeypatch.setenv("LARDER_SOCKET", path)
     origin = "endpoint=" if how == "endpoint" else "LARDER_SOCKET"
-    start = time.monotonic()
-    with pytest.raises(
-        larder.UnavailableError, match=rf"no larder daemon answers at {path} \(named by {origin}\)"
-    ) as e:
-        larder.Loader("fake:20", batch_size=5, timeout=30, **kw)
+    words = rf"no larder daemon answers at {path} \(named by {origin}\)"
+    with clock.passing(60.0), pytest.raises(larder.UnavailableError, match=words) as e:
+        larder.Loader("fake:20", batch_size=5, timeout=600, **kw)
     assert e.value.hint == f"start one with: larder serve --socket {path}"
-    assert starts(machine) == [] and time.monotonic() - start < 25
+    assert starts(machine) == [] and clock.ns == START, "it waits for nothing"
     Path(path).touch()  # a file that is no socket
     with pytest.raises(larder.UnavailableError):
         larder.Loader("fake:20", batch_size=5, **kw)
 
 
-def test_something_else_on_the_socket(machine, monkeypatch):
+def test_something_else_on_the_socket(machine, monkeypatch, clock):
     import socket
     import threading
 
@@ -170,10 +175,10 @@ def test_something_else_on_the_socket(machine, monkeypatch):
 
     t = threading.Thread(target=slam, daemon=True)
     t.start()
-    with pytest.raises(larder.DeadlineError, match=f"timed out waiting for .*{machine}"):
-        larder.Loader("fake:20", batch_size=5, timeout=0.3)
+    with clock.passing(60.0), pytest.raises(larder.DeadlineError, match=f"timed out waiting for .*{machine}"):
+        larder.Loader("fake:20", batch_size=5, timeout=600.0)
     server.shutdown(socket.SHUT_RDWR)
-    t.join(5)
+    t.join(PATIENCE)
     server.close()
 
 

@@ -6,12 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from function_items import Items
+from pace import eventually
 from real import PATIENCE
 
 import larder
@@ -64,8 +64,8 @@ class Shrinks:
         if self.begun.exists():  # else it is looked at before the first epoch
             if i == 10:
                 self.mark.touch()
-            while i >= 20 and not self.mark.exists():
-                time.sleep(0.001)
+            if i >= 20:
+                eventually(self.mark.exists)
         if i >= len(self):
             raise IndexError(f"no sample {i}")
         return i
@@ -157,14 +157,15 @@ def test_items_of_two_gibibytes_from_workers_are_refused(real):
     assert bad.id == 4 and "2147483648" in bad.reason
 
 
-def test_items_that_fork(real):
+def test_items_that_fork(real, tmp_path):
     """A child that ends at once, and one that outlives its item and holds what the worker has open."""
+    os.mkfifo(gate := tmp_path / "gate")
 
     def make(i):
         pid = os.fork()
         if pid == 0:
             if i == 2:
-                time.sleep(2)
+                open(gate, "w").close()  # until the batches were there
             os._exit(0)
         if i != 2:
             os.waitpid(pid, 0)
@@ -172,3 +173,4 @@ def test_items_that_fork(real):
 
     loader = real(Items(8, make), batch_size=4, num_workers=2)
     assert sorted(int(x) for b in loader for x in b) == list(range(8))
+    open(gate).close()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import pytest
+from conftest import eventually
 from real import Daemon, digest
 from s3 import Proxy
 from test_e2e_stores import URI, bucket, images  # noqa: F401  fixtures
@@ -36,11 +35,7 @@ def disk_of(d: Daemon) -> dict[str, Any]:
 
 def wait_for(d: Daemon, entries: int) -> None:
     """Waits until what was offered is written."""
-    for _ in range(600):
-        if int(disk_of(d).get("entries", 0)) == entries:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"{disk_of(d)}")
+    eventually(lambda: int(disk_of(d).get("entries", 0)) == entries)
 
 
 def test_each_object_is_fetched_once(bucket, world, tmp_path):

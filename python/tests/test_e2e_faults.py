@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from pathlib import Path
 
@@ -381,12 +380,14 @@ def test_a_daemon_is_started_when_none_is_there(small, tmp_path):
     eventually(lambda: not os.path.exists(tmp_path / "larder" / "larder.sock"), PATIENCE)
 
 
-def test_an_idle_daemon_ends_by_itself(small, private):
-    daemon = private("", "--idle-exit", "2s")
-    with larder.Loader(f"imagefolder:{small}", batch_size=8, endpoint=daemon.socket, timeout=PATIENCE) as loader:
-        time.sleep(2.5)  # idle, but in use
+def test_an_idle_daemon_ends_by_itself(small, private, clock):
+    daemon = private("", "--idle-exit", "10m", "--clock", clock.address)
+    with larder.Loader(f"imagefolder:{small}", batch_size=8, endpoint=daemon.socket, timeout=1e6) as loader:
+        clock.advance(3600)  # idle, but in use
         assert sum(len(y) for _, y in loader) == 72
-    assert daemon.process.wait(PATIENCE) == 0
+    # It sees its client leave at any moment; from then on it is idle.
+    with clock.stepping(600, lambda _: daemon.process.poll() is None):
+        assert daemon.process.wait(PATIENCE) == 0
     assert not os.path.exists(daemon.socket)
     daemon.process.stdout.close()
 

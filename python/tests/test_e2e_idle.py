@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import signal
-import time
 
+import pytest
 from real import PATIENCE
 
 import larder
 
 
-def test_a_stopped_client_wakes_to_a_stale_error(small, private, clients):
-    daemon = private("jobs: {idle_timeout: 2s}")
-    kw = {"batch_size": 4, "shuffle": True, "job": "stopped", "timeout": PATIENCE}
-    stopped = clients(daemon, f"imagefolder:{small}", epochs=1000, delay=0.02, loader=kw)
+def test_a_stopped_client_wakes_to_a_stale_error(small, private, clients, clock, monkeypatch):
+    monkeypatch.setattr("larder._connection._RANK_HELD_PATIENCE", -1.0)  # it asks for the rank once
+    daemon = private("jobs: {idle_timeout: 1h}", "--clock", clock.address)
+    kw = {"batch_size": 4, "shuffle": True, "job": "stopped", "timeout": 1e6}
+    with pytest.MonkeyPatch.context() as patch:  # a process that is stopped follows no clock
+        for name in ("LARDER_CLOCK", "LARDER_CLOCK_MODULE"):
+            patch.delenv(name)
+        stopped = clients(daemon, f"imagefolder:{small}", epochs=1000, delay=0.02, loader=kw)
     neighbour = larder.Loader(
         f"imagefolder:{small}", batch_size=4, shuffle=True, job="neighbour", return_index=True, endpoint=daemon.socket
     )
@@ -27,7 +31,7 @@ def test_a_stopped_client_wakes_to_a_stale_error(small, private, clients):
         except larder.Error as e:
             assert e.reason == "RANK_HELD", e
             refused += 1
-            time.sleep(0.1)
+            clock.advance(1300)
         # The neighbour continues all the while, and is not silent.
         assert sorted(i for *_, index in neighbour for i in index.tolist()) == list(range(72))
     assert refused > 0 and sorted(got) == list(range(72))

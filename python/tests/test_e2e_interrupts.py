@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from conftest import eventually
 from lives import record
 from test_e2e_restart import cut, folder  # noqa: F401  (a fixture)
 
@@ -22,10 +21,7 @@ def test_an_old_ring_is_not_read_after_the_daemon_was_asked(folder, lives, loads
     it = iter(loader)
     got = [record(next(it)) for _ in range(3)]
     board = loader._shared.resources.session.board
-    deadline = time.monotonic() + 60
-    while board.post() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    eventually(lambda: board.post() is not None)
     board.stop()  # the next batch is not taken unseen: next() looks at the socket first
     cut(loader) if how == "cut" else d.restart()
     asked = []

@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import tarfile
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from function_items import Made
+from pace import pace
 from PIL import Image
 from real import draw
 
@@ -188,7 +190,7 @@ def test_an_item_that_kills_or_raises_is_left_out_with_its_traceback(tars, real,
 def test_workers_killed_at_random_lose_nothing(tars, real):
     @larder.transform(version=3)
     def slow(item):
-        time.sleep(0.005)
+        pace(0.005)
         return item
 
     kw = {**ARGS, "batch_size": 3, "transform": [slow, *CROP, noise]}
@@ -209,15 +211,19 @@ def test_workers_killed_at_random_lose_nothing(tars, real):
     assert_equal(got, twin)
 
 
-def test_a_step_that_hangs_is_left_out(tars, real):
+def test_a_step_that_hangs_is_left_out(tars, real, tmp_path, clock):
+    made = Made(tmp_path)
+
     @larder.transform(version=1)
     def hanging(item):
-        while item["txt"] == "n7":
-            time.sleep(0.01)
+        if made.note(int(item["txt"][1:])) == 7:
+            threading.Event().wait()
         return {**item, "done": 1}
 
-    loader = real(tars, num_workers=2, transform=[hanging], sample_timeout=3.0, on_error="skip", ragged="list", **ARGS)
-    ids = [i for _, ids in loader for i in ids.tolist()]
+    kw = {"sample_timeout": 3600.0, "on_error": "skip", "ragged": "list", "timeout": 1e6}
+    loader = real(tars, num_workers=2, transform=[hanging], **kw, **ARGS)
+    with clock.stepping(3600, lambda steps: made.hangs(7, steps, clock)):
+        ids = [i for _, ids in loader for i in ids.tolist()]
     assert sorted(ids) == [i for i in range(N) if i != 7]
 
 

@@ -103,19 +103,20 @@ def test_an_outage_has_an_end(private, folder, tmp_path, monkeypatch):
     assert str(folder) in begun[0]["dataset"] + begun[0]["err"] and ended[0]["dataset"] == begun[0]["dataset"]
 
 
-def test_the_timeout_of_a_script_ends_an_outage_only_if_it_was_given(private, folder, monkeypatch):
-    monkeypatch.setattr("larder._waits._LOOK", 0.1)
-    monkeypatch.setattr("larder._arguments._TIMEOUT", 3.0)
+def test_the_timeout_of_a_script_ends_an_outage_only_if_it_was_given(private, folder, monkeypatch, clock):
+    monkeypatch.setattr("larder._waits._LOOK", 100.0)
+    monkeypatch.setattr("larder._arguments._TIMEOUT", 600.0)
     daemon = private(config())
     uri = f"imagefolder:{folder}"
     kw: dict[str, Any] = {"batch_size": 4, "return_index": True, "transform": CROP, "endpoint": daemon.socket}
-    with larder.Loader(uri, job="given", timeout=3.0, **kw) as given, larder.Loader(uri, job="not", **kw) as patient:
+    with larder.Loader(uri, job="given", timeout=600.0, **kw) as given, larder.Loader(uri, job="not", **kw) as patient:
         its = iter(given), iter(patient)
         seen: list[list[int]] = [[], []]
         for it, mine in zip(its, seen, strict=True):
             mine += next(it)[-1].tolist()
         away = folder.rename(folder.with_name("away"))
-        with quiet(), pytest.raises(larder.DeadlineError, match="storage, which has failed for") as e:
+        failing = clock.passing(100.0, longer=60.0, after=lambda: waits_for_storage(daemon, "given"))
+        with quiet(), failing, pytest.raises(larder.DeadlineError, match="storage, which has failed for") as e:
             drain(its[0], seen[0])
         assert not isinstance(e.value, larder.StorageError) and e.value.cause == "storage"
         looks = 0
@@ -123,13 +124,13 @@ def test_the_timeout_of_a_script_ends_an_outage_only_if_it_was_given(private, fo
 
         def asked(*a: Any) -> Any:
             nonlocal looks
-            if (looks := looks + 1) == 10:  # 5 s, longer than the timeout
+            if (looks := looks + 1) == 10:  # longer than the timeout
                 away.rename(folder)
             return ask(*a)
 
-        monkeypatch.setattr("larder._waits._LOOK", 0.5)
         monkeypatch.setattr("larder._waits._ask", asked)
-        with pytest.warns(larder.StorageWarning, match=r"next\(\) waits 30m0s for it \(source\.outage_timeout\)"):
+        words = r"next\(\) waits 30m0s for it \(source\.outage_timeout\)"
+        with clock.passing(100.0, longer=60.0), pytest.warns(larder.StorageWarning, match=words):
             drain(its[1], seen[1])
         drain(its[0], seen[0])
     assert looks >= 10

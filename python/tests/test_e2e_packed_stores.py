@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+from pace import eventually
 from real import PATIENCE, digest, draw, formats, night
 from s3 import Proxy, Server, World, images, pack
 
@@ -217,7 +217,7 @@ def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world):
     want = set(images_of_folder(world, bucket, sets))
     try:
         world.daemon(proxy.url, retry_for="1s")
-        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise", timeout=10)
+        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise", timeout=PATIENCE)
         state["how"] = "expired for good"
         with pytest.raises(larder.Error, match="credentials have expired"):
             list(each(loader))
@@ -346,10 +346,8 @@ def test_what_waits_for_a_store_ends_with_its_job_and_its_daemon(bucket, world):
 
     reader = Thread(target=read)
     reader.start()
-    begun = time.monotonic()
-    while not proxy.spoilt:
-        assert not ended.is_set() and time.monotonic() - begun < PATIENCE
-        time.sleep(0.02)
+    eventually(lambda: proxy.spoilt > 0)
+    assert not ended.is_set()
     d.cli("jobs", "kill", "waits")
     assert ended.wait(PATIENCE)
     reader.join()

@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from function_items import Made
 from real import PATIENCE, night, pillow
 
 import larder
@@ -407,16 +407,19 @@ def test_a_poison_item_is_one_bad_sample(real):
 
 @pytest.mark.filterwarnings("ignore::larder.WorkerWarning")
 @pytest.mark.parametrize("fault", ["hang", "die"])
-def test_an_item_that_hangs_or_kills_costs_itself(real, fault):
+def test_an_item_that_hangs_or_kills_costs_itself(real, tmp_path, clock, fault):
+    made = Made(tmp_path)
+
     def make(i):
-        if i == 4:
-            time.sleep(3600) if fault == "hang" else os.kill(os.getpid(), signal.SIGKILL)
+        if made.note(i) == 4:
+            threading.Event().wait() if fault == "hang" else os.kill(os.getpid(), signal.SIGKILL)
         return i
 
     # Item 4 is none of those that are looked at first.
     dataset = Items(16, make)
-    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=3.0, on_error="skip")
-    assert np.concatenate([b.copy() for b in loader]).tolist() == [i for i in range(16) if i != 4]
+    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=3600.0, on_error="skip", timeout=1e6)
+    with clock.stepping(3600, lambda steps: fault == "hang" and made.hangs(4, steps, clock)):
+        assert np.concatenate([b.copy() for b in loader]).tolist() == [i for i in range(16) if i != 4]
     (bad,) = loader.quarantined
     assert bad.id == 4 and bad.reason
 

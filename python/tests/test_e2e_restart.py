@@ -14,12 +14,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 from conftest import eventually
 from lives import record
+from pace import pace
 from real import HERE, PATIENCE, draw, find_binary, night, pillow
 from s3 import pack
 
@@ -78,7 +78,7 @@ class Training:
                         self.got[name][epoch].append(r)
                         self.count += 1
                         self.changed.notify()
-                    time.sleep(rng.choice((0.0, 0.002, 0.01)))
+                    pace(rng.choice((0.0, 0.002, 0.01)))
             del kept
             loader.close()
         except BaseException as e:
@@ -112,10 +112,10 @@ def test_killed_at_random_moments(seed, folder, lives, loads):
     while kills < KILLS and training.wait(
         training.count + rng.randint(0, 2 * (total - training.count) // (KILLS - kills + 2))
     ):
-        time.sleep(rng.choice((0.0, 0.001, 0.02)))
+        pace(rng.choice((0.0, 0.001, 0.02)))
         shaken.kill()
         kills += 1
-        time.sleep(rng.choice((0.0, 0.0, 0.05)))
+        pace(rng.choice((0.0, 0.0, 0.05)))
         shaken.start()
     got = training.end()
     assert kills >= min(10, KILLS)

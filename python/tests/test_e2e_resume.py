@@ -354,10 +354,11 @@ def test_replay(lives, loads, folder, tmp_path):
 
 
 SCRIPT = """
-import json, os, sys, time, random
+import json, os, sys, random
 sys.path.insert(0, {tests!r})
 import larder
 from lives import CROP
+from pace import pace
 a = json.loads(sys.argv[1])
 rng = random.Random(a["seed"])
 loader = larder.Loader(a["uri"], batch_size=a["batch"], shuffle=True, order=a["order"], seed=3, transform=[CROP],
@@ -373,7 +374,7 @@ print("ready", flush=True)
 while epoch < a["epochs"]:
     for k, batch in enumerate(loader):
         done[-1] += batch[2].tolist()
-        time.sleep(rng.choice((0.0, 0.002)))
+        pace(rng.choice((0.0, 0.002)))
         if rng.random() < 0.3:
             tmp = a["checkpoint"] + ".tmp"
             state = loader.state_dict(portable=rng.random() < 0.3)

@@ -6,10 +6,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Thread
 from typing import Any
 
 import pytest
+from pace import eventually
 from real import digest, draw
 from s3 import SECRET, Proxy, Server, images
 
@@ -65,7 +66,13 @@ def test_jobs_get_everything_once_over_a_bad_network(bucket, world):
 
 
 def test_jobs_wait_for_a_server_that_is_down(bucket, world):
-    d = world.daemon(bucket.url, retry_for="60s")
+    d = world.daemon(bucket.url, retry_for="1h")
+
+    def back():
+        eventually(lambda: int(json.loads(d.cli("stats", "-o", "json").stdout)["stores"][0]["retries"]) > 2)
+        bucket.start()
+
+    starts = Thread(target=back)
     with larder.Loader(URI, batch_size=4, prefetch=1, seed=1, epochs=1) as loader:
         seen = []
         for n, (batch, labels) in enumerate(loader):
@@ -73,9 +80,8 @@ def test_jobs_wait_for_a_server_that_is_down(bucket, world):
             del batch
             if n == 4:
                 bucket.stop()
-                back = Timer(0.7, bucket.start)
-                back.start()
-    back.join()
+                starts.start()
+    starts.join()
     want = images(f"imagefolder:{bucket.folder}/pictures/sets/train")
     assert sorted(seen) == sorted(want)
     assert json.loads(d.cli("stats", "-o", "json").stdout)["totals"]["quarantined"] == "0"

@@ -77,20 +77,21 @@ def test_storage_that_fails_is_waited_for(real, tmp_path, monkeypatch):
     assert sorted(got) == list(range(24)) and not loader.quarantined
 
 
-def test_storage_is_named_while_it_is_waited_for(private, small):
+def test_storage_is_named_while_it_is_waited_for(private, small, clock):
     daemon = private(SMALL, "--storage-limit", "4kB/s")  # a batch takes a minute
     with larder.Loader(
-        f"imagefolder:{small}", batch_size=32, transform=CROP, job="slow", endpoint=daemon.socket, timeout=3.0
+        f"imagefolder:{small}", batch_size=32, transform=CROP, job="slow", endpoint=daemon.socket, timeout=600.0
     ) as loader:
         it = iter(loader)
+        waited = []
         with waiting(it):
             eventually(
                 lambda: (
                     wait_of(daemon, "slow").get("cause") == "storage"
                     and wait_of(daemon, "slow").get("seconds", 0) > 0.2
-                ),
-                PATIENCE,
+                )
             )
+            waited.append(wait_of(daemon, "slow")["seconds"])
             row = row_of(daemon, "slow")
             assert re.fullmatch(r"storage \d+\.\ds", row["WAITS FOR"]) and float(row["WAITED"][:-1]) > 0, row
             said = daemon.cli("jobs", "describe", "slow").stdout
@@ -101,16 +102,16 @@ def test_storage_is_named_while_it_is_waited_for(private, small):
             assert "Now it waits for storage: " in said and "Fewer reads" in said, said
             said = daemon.cli("explain").stdout
             assert "Waiting for storage: slow." in said and "What helps slow: Fewer reads" in said, said
-        for _ in range(20):
-            with pytest.raises(larder.DeadlineError) as e:
-                next(it)
-            if e.value.cause == "storage":
-                break
+            clock.advance(600)
+        with clock.passing(600, longer=1.5), pytest.raises(larder.DeadlineError) as e:
+            next(it)
+        assert e.value.cause == "storage"
         assert "it waits for storage: " in str(e.value) and "raise timeout=" in str(e.value)
         stats = loader.stats()
         assert stats.job.waits_for == "storage" and "under way" in stats.job.waits_text
-        assert stats.job.counters.wait_seconds > 3 and stats.totals.wait_seconds > 3, "what was waited in vain counts"
-    assert float(row_of(daemon, "slow")["WAITED"][:-1]) > 3, "also when its client has given up"
+        (least,) = waited
+        assert stats.job.counters.wait_seconds >= least and stats.totals.wait_seconds >= least, "in vain counts, too"
+    assert float(row_of(daemon, "slow")["WAITED"][:-1]) >= round(least, 1), "also when its client has given up"
 
 
 def test_a_slow_script_is_named(real, server, small):
@@ -157,12 +158,12 @@ def test_cores_are_named(private, tmp_path):
         assert "cores" in seen, seen
 
 
-def test_an_absent_rank_is_named(real, server, small):
+def test_an_absent_rank_is_named(real, server, small, clock):
     kw = {"batch_size": 2, "transform": CROP, "job": "pair", "world_size": 2, "prefetch": 1}
     server.cli("dataset", "add", f"imagefolder:{small}")
-    first = real(f"imagefolder:{small}", rank=0, timeout=3, **kw)  # a busy machine needs some of it to register
+    first = real(f"imagefolder:{small}", rank=0, timeout=600.0, **kw)
     it = iter(first)
-    with pytest.raises(larder.DeadlineError) as e:
+    with clock.passing(600, longer=1.5), pytest.raises(larder.DeadlineError) as e:
         next(it)
     assert e.value.cause == "rank"
     for words in (
@@ -172,8 +173,9 @@ def test_an_absent_rank_is_named(real, server, small):
         "larder jobs describe pair",
     ):
         assert words in str(e.value)
+    eventually(lambda: wait_of(server, "pair")["seconds"] >= 2)  # it is counted on
     wait = wait_of(server, "pair")
-    assert wait["cause"] == "rank" and wait["ranks"] == [1] and wait["seconds"] >= 2
+    assert wait["cause"] == "rank" and wait["ranks"] == [1]
     assert re.fullmatch(r"rank 1 \d+\.\ds", row_of(server, "pair")["WAITS FOR"])
     assert "waits for  rank 1, which has not come" in server.cli("jobs", "describe", "pair").stdout
     assert "Now it waits for rank 1" in server.cli("explain", "pair").stdout
@@ -184,12 +186,12 @@ def test_an_absent_rank_is_named(real, server, small):
     for _ in it:
         pass
     it = iter(first)
-    with pytest.raises(larder.DeadlineError, match=r"it waits for rank 1, which is still in epoch 0"):
+    still = r"it waits for rank 1, which is still in epoch 0"
+    with clock.passing(600, longer=1.5), pytest.raises(larder.DeadlineError, match=still):
         next(it)
     for _ in other:
         pass
     other = iter(second)
-    first._shared.timeout = PATIENCE
     assert len(next(it)[0]) == 2
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 
 import numpy as np
 import pytest
+from pace import pace
 
 import larder
 
@@ -30,13 +30,13 @@ class Items:
         return N
 
     def __getitem__(self, i):
-        time.sleep(0.0005)
+        pace(0.0005)
         return {"i": i, "draw": np.random.rand() if self.draws else 0.0}
 
 
 @larder.transform(random=True)
 def drawn(item, rng):
-    time.sleep(0.0005)
+    pace(0.0005)
     return {**item, "draw": rng.random()}
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
+import mmap
+import os
 import re
 import threading
 import warnings
 
 import numpy as np
 import pytest
-from function_items import Items
+from function_items import Items, Made
 from real import PATIENCE, Daemon
 
 import larder
@@ -122,17 +124,36 @@ def test_an_item_that_grows_is_left_out_and_says_so(real, tmp_path, workers):
 
 
 @pytest.mark.parametrize("library", [ctypes.CDLL, ctypes.PyDLL])
-def test_an_item_that_hangs_in_c_says_where(real, library):
+def test_an_item_that_hangs_in_c_says_where(private, tmp_path, clock, library):
     """With Python code running beside it, and without: PyDLL keeps the interpreter to itself. No worker is lost."""
+    made = Made(tmp_path)
 
     def stuck(i):
         lock = library(None).pthread_mutex_lock
-        mutex = ctypes.create_string_buffer(128)
+        with open(tmp_path / f"{os.getpid()}.mutex", "w+b") as f:
+            f.truncate(mmap.PAGESIZE)
+            mutex = (ctypes.c_char * 128).from_buffer(mmap.mmap(f.fileno(), mmap.PAGESIZE))
         return [lock(mutex), lock(mutex)]
 
-    dataset = Items(16, lambda i: stuck(i) if i == ODD else i)
-    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=2.0, on_error="skip")
-    with warnings.catch_warnings(record=True) as said:
+    def hangs(times):
+        """Whether so many workers and one more have come to the second call: the mutex says that it is waited for."""
+        words = [int.from_bytes(p.read_bytes()[:4], "little") for p in tmp_path.glob("*.mutex")]
+        return words.count(2) > times and made.hangs(ODD, times, clock)
+
+    dataset = Items(16, lambda i: stuck(i) if made.note(i) == ODD else i)
+    daemon = private("", "--clock", clock.address)
+    kw = {"batch_size": 4, "num_workers": 2, "sample_timeout": 3600.0, "on_error": "skip", "timeout": 1e6}
+    # The worker ends itself after 1.25 times as long and half a second, the daemon gives it up 1.5 s later, and the
+    # kernel ends it after 1.5 times as long. Then another one tries.
+    steps, when = 4501, hangs
+    if library is ctypes.PyDLL:  # each of both says where it is, the daemon gives it up, and the kernel ends it
+        steps = (3600, 903, 3600, 903, 1000)
+        when = lambda steps: steps in (1, 3, 4) or hangs(steps // 2)  # noqa: E731
+    with (
+        larder.Loader(dataset, endpoint=daemon.socket, **kw) as loader,
+        clock.stepping(steps, when),
+        warnings.catch_warnings(record=True) as said,
+    ):
         warnings.simplefilter("always")
         assert sorted(int(x) for b in loader for x in b) == [i for i in range(16) if i != ODD]
     (why,) = [str(w.message) for w in said if w.category is larder.WorkerWarning]
@@ -142,15 +163,18 @@ def test_an_item_that_hangs_in_c_says_where(real, library):
     assert "in stuck" in bad.traceback
 
 
-def test_an_item_that_hangs_in_python_has_its_traceback(real):
-    def stuck(i):
-        threading.Event().wait(PATIENCE)
+def test_an_item_that_hangs_in_python_has_its_traceback(real, tmp_path, clock):
+    made = Made(tmp_path)
 
-    dataset = Items(16, lambda i: stuck(i) if i == ODD else i)
-    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=2.0, on_error="skip")
-    assert sorted(int(x) for b in loader for x in b) == [i for i in range(16) if i != ODD]
+    def stuck(i):
+        threading.Event().wait()
+
+    dataset = Items(16, lambda i: stuck(i) if made.note(i) == ODD else i)
+    loader = real(dataset, batch_size=4, num_workers=2, sample_timeout=3600.0, on_error="skip", timeout=1e6)
+    with clock.stepping(3600, lambda steps: made.hangs(ODD, steps, clock)):
+        assert sorted(int(x) for b in loader for x in b) == [i for i in range(16) if i != ODD]
     (bad,) = loader.quarantined
-    assert bad.reason == "Hung: the item took longer than sample_timeout (2 s)"
+    assert bad.reason == "Hung: the item took longer than sample_timeout (3600 s)"
     assert "in stuck" in bad.traceback
 
 

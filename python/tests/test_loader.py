@@ -212,7 +212,8 @@ def test_waited_time_is_reported(load, daemon):
 
     def later():
         eventually(lambda: since(loader) > 0)
-        time.sleep(0.2)
+        begun = since(loader)
+        eventually(lambda: time.monotonic_ns() - begun > 200_000_000)
         daemon.resume()
 
     threading.Thread(target=later).start()
@@ -220,18 +221,19 @@ def test_waited_time_is_reported(load, daemon):
     del batch
     loader.stats()
     eventually(lambda: len(daemon.releases) == 1)
-    assert daemon.releases[0][2] >= 100_000
-    assert loader.stats().client.wait_seconds >= 0.1
+    assert daemon.releases[0][2] >= 200_000
+    assert loader.stats().client.wait_seconds >= 0.2
 
 
-def test_a_full_disk_is_reported_once(load, daemon, monkeypatch):
-    monkeypatch.setattr(_waits, "_LOOK", 0.02)
+def test_a_full_disk_is_reported_once(load, daemon, monkeypatch, clock):
+    monkeypatch.setattr(_waits, "_LOOK", 100.0)
     daemon.hold = True
     daemon.wait = {"cause": "disk", "text": "room on a disk: /state is full"}
     loader = load()
     it = iter(loader)
-    loader._shared.timeout = 0.3
+    loader._shared.timeout = 600.0
     with (
+        clock.passing(100.0, longer=60.0),
         pytest.warns(larder.StateFullWarning, match="room on a disk: /state is full") as warned,
         pytest.raises(larder.DeadlineError) as e,
     ):
@@ -239,26 +241,32 @@ def test_a_full_disk_is_reported_once(load, daemon, monkeypatch):
     assert len(warned) == 1 and e.value.cause == "disk"
     assert "it waits for room on a disk: /state is full" in str(e.value)
     assert "larder continues by itself" in str(e.value)
-    threading.Timer(0.2, daemon.resume).start()
-    loader._shared.timeout = 20.0
+    resumed = []
+
+    def later():
+        clock.waiting(60.0)
+        resumed.append(time.monotonic())
+        daemon.resume()
+
+    threading.Thread(target=later).start()
+    since = loader._shared.running.since
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = next(it)
     assert len(batch[0]) == 8
-    assert loader.stats().client.wait_seconds >= 0.5, "what it waited in vain counts"
+    assert loader.stats().client.wait_seconds >= resumed[0] - since, "what it waited in vain counts"
 
 
-def test_a_wait_that_was_given_up_ends_with_the_next_batch(load, daemon):
+def test_a_wait_that_was_given_up_ends_with_the_next_batch(load, daemon, clock):
     loader = load(transform=CROP)
     it = iter(loader)
     next(it)
     daemon.hold = True
-    loader._shared.timeout = 0.2
-    with pytest.raises(larder.DeadlineError):
+    loader._shared.timeout = 600.0
+    with clock.passing(600.0, longer=1.5), pytest.raises(larder.DeadlineError):
         while True:
             next(it)
     assert since(loader) > 0, "the daemon continues to count it"
-    loader._shared.timeout = 20.0
     daemon.resume()
     eventually(lambda: loader._shared.resources.session.board.post() is not None)
     next(it)
@@ -328,12 +336,17 @@ def test_no_descriptor_leaks(load, daemon):
     assert count() <= before
 
 
-def test_keyboard_interrupt_in_next_leaves_the_loader_usable(load, daemon):
+def test_keyboard_interrupt_in_next_leaves_the_loader_usable(load, daemon, clock):
     daemon.hold = True
     loader = load(return_index=True)
     it = iter(loader)
+
+    def press():
+        clock.waiting(1.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
     with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=press).start()
         next(it)
     daemon.resume()
     assert sorted(int(i) for *_, x in it for i in x) == list(range(100))

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 
 import numpy as np
 import pytest
 from conftest import HERE, eventually
 from fake_samples import expected_fixed
+from real import PATIENCE
 
 import larder
 from larder import _ranks
@@ -41,9 +41,9 @@ def in_child(method, loader):
     p = context.Process(target=iterate, args=(loader, queue))
     p.start()
     try:
-        return queue.get(timeout=60)
+        return queue.get(timeout=PATIENCE)
     finally:
-        p.join(30)
+        p.join(PATIENCE)
         assert p.exitcode == 0
 
 
@@ -92,14 +92,14 @@ def test_an_iterator_does_not_cross_a_fork(load, daemon):
 
 def test_a_forked_child_does_not_hide_the_parents_death(load, daemon, tmp_path):
     code = f"""
-import os, sys, time, larder
+import os, signal, sys, larder
 loader = larder.Loader("fake:50", batch_size=7, endpoint={daemon.path!r}, job="parent")
 it = iter(loader); next(it)
 if os.fork() == 0:
-    time.sleep(60)
+    signal.pause()
     os._exit(0)
 print("ready", flush=True)
-time.sleep(60)
+signal.pause()
 """
     env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     p = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, start_new_session=True)
@@ -107,11 +107,17 @@ time.sleep(60)
         assert p.stdout is not None and p.stdout.readline() == b"ready\n"
         assert [x.job for x in daemon.attached()] == ["parent"]
         p.kill()
-        eventually(lambda: not daemon.attached(), 30)  # the child sleeps for 60 s
+        eventually(lambda: not daemon.attached())  # the child lives on
     finally:
         os.killpg(p.pid, signal.SIGKILL)
         p.wait()
         p.stdout.close()
+
+
+def asleep(daemon):
+    """Whether the one client waits in next(): it asked to be woken at the next post."""
+    peers = daemon.attached()
+    return len(peers) == 1 and peers[0].board is not None and peers[0].segments[0][peers[0].board + 64] == 1
 
 
 def test_a_fork_while_another_thread_waits(load, daemon):
@@ -120,7 +126,7 @@ def test_a_fork_while_another_thread_waits(load, daemon):
     it = iter(loader)
     t = threading.Thread(target=lambda: next(it))
     t.start()
-    time.sleep(0.05)
+    eventually(lambda: asleep(daemon))
     pid = os.fork()
     if pid == 0:
         try:
@@ -130,7 +136,7 @@ def test_a_fork_while_another_thread_waits(load, daemon):
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     daemon.resume()
-    t.join(20)
+    t.join(PATIENCE)
     assert not t.is_alive()
 
 
@@ -138,7 +144,7 @@ def test_exit_without_close_detaches(daemon):
     code = f"import larder; l = larder.Loader('fake:9', batch_size=3, endpoint={daemon.path!r}, job='x'); next(iter(l))"
     env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     out = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-X", "dev", "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert out.stderr == ""
     eventually(lambda: daemon.detached == ["x"])
@@ -147,14 +153,14 @@ def test_exit_without_close_detaches(daemon):
 def test_ctrl_c_ends_a_script_cleanly(daemon):
     daemon.hold = True
     code = (
-        f"import larder; l = larder.Loader('fake:9', batch_size=3, endpoint={daemon.path!r}, job='x')\nfor b in l: pass"
+        f"import larder; l = larder.Loader('fake:9', batch_size=3, endpoint={daemon.path!r}, job='x', "
+        "transform=[larder.ops.CenterCrop((8, 10))])\nfor b in l: pass"
     )
     env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     p = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True)
-    eventually(lambda: len(daemon.attached()) == 1 and daemon.attached()[0].epoch == 0)
-    time.sleep(0.05)
+    eventually(lambda: asleep(daemon))
     p.send_signal(signal.SIGINT)
-    _, err = p.communicate(timeout=30)
+    _, err = p.communicate(timeout=PATIENCE)
     assert p.returncode != 0 and err.strip().endswith("KeyboardInterrupt")
     eventually(lambda: daemon.detached == ["x"])
 
@@ -322,6 +328,6 @@ print(json.dumps([train.job, val.job, [int(i) for *_, x in train for i in x], [i
     ]
     import json
 
-    a, b = (json.loads(p.communicate(timeout=60)[0]) for p in ranks)
+    a, b = (json.loads(p.communicate(timeout=PATIENCE)[0]) for p in ranks)
     assert a[0] == b[0] == "localhost:1234/60/0" and a[1] == b[1] == "localhost:1234/30/1"
     assert sorted(a[2] + b[2]) == list(range(60)) and sorted(a[3] + b[3]) == list(range(30))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 from fake_samples import expected_fixed
-from real import night
+from real import PATIENCE, night
 
 import larder
 from larder import _board
@@ -174,7 +174,7 @@ def test_arrays_die_in_any_thread(load, daemon):
         some.release()
     box.append(None)
     some.release()
-    t.join(20)
+    t.join(PATIENCE)
     assert got == list(range(800)) and not t.is_alive()
 
 

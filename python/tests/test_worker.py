@@ -15,11 +15,12 @@ import socket
 import struct
 import sys
 import threading
-import time
 from collections import deque
 
 import numpy as np
 import pytest
+from conftest import eventually
+from real import PATIENCE
 
 import larder
 from larder import _crew, _items, _link, _nested, _record, _seeds, _worker
@@ -27,7 +28,6 @@ from larder._transform import Transform
 from larder.errors import Error, InvalidError, UnavailableError
 
 HEADER = struct.Struct("<HHIQ")
-PATIENCE = 60.0
 
 
 class Boss:
@@ -189,10 +189,10 @@ def crews():
 
 
 class Noise:
-    """Items that draw from every global generator; some do what items must not."""
+    """Items that draw from every global generator; some do what items must not, and then touch ``begun``."""
 
-    def __init__(self, n=100, bad=None):
-        self.n, self.bad = n, bad or {}
+    def __init__(self, n=100, bad=None, begun=None):
+        self.n, self.bad, self.begun = n, bad or {}, begun
 
     def __len__(self):
         return self.n
@@ -204,7 +204,9 @@ class Noise:
         if what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "hang":
-            time.sleep(3600)
+            if self.begun is not None:
+                self.begun.touch()
+            threading.Event().wait()
         if what == "none":
             return None
         if what == "shape":
@@ -280,17 +282,22 @@ def test_steps_run_behind_an_item_and_from_a_record(boss, crews):
     assert boss.values(2)[0].tolist() == [2 * v for v in expected(2)]
 
 
-def test_bad_items_are_reported_with_words_and_the_worker_goes_on(boss, crews, capfd):
+def test_bad_items_are_reported_with_words_and_the_worker_goes_on(boss, crews, capfd, tmp_path, clock):
     bad = {2: "raise", 3: "none", 4: "shape", 5: "hang", 6: "print", 7: "fork", 8: "exit"}
-    boss.queue.extend({"sample": i, "timeout": 1000 if i == 5 else 60_000} for i in range(10))
-    start(crews, boss, Noise(10, bad), 1)
+    boss.queue.extend({"sample": i, "timeout": 3_600_000} for i in range(10))
+    begun = tmp_path / "begun"
+    start(crews, boss, Noise(10, bad, begun), 1)
+    eventually(begun.exists)
+    clock.advance(3599)
+    assert 5 not in boss.failures
+    clock.advance(1)
     boss.until(lambda: len(boss.records) + len(boss.failures) == 10)
     said = {i: f"{f['type']}: {f['message']}" for i, f in boss.failures.items()}
     assert set(said) == {2, 3, 4, 5, 8}
     assert said[2] == "ValueError: item 2 is broken" and "raise ValueError" in boss.failures[2]["traceback"]
     assert "the sample is NoneType, which is no data" in said[3]
     assert "field x has shape [2, 2], and [2] in other items" in said[4]
-    assert "sample_timeout (1 s)" in said[5] and "time.sleep(3600)" in boss.failures[5]["traceback"]
+    assert "sample_timeout (3600 s)" in said[5] and "threading.Event().wait()" in boss.failures[5]["traceback"]
     assert said[8] == "SystemExit: 3"
     assert capfd.readouterr().out == "printed by an item\n", "what a dataset prints goes where it goes"
 
@@ -311,10 +318,7 @@ def test_workers_that_die_again_and_again_end_the_wait(boss, crews):
     boss.queue.extend([{"sample": 4}])
     crew = start(crews, boss, Noise(10, {4: "die"}), 1)
     with pytest.raises(UnavailableError, match=r"killed by SIGKILL.*num_workers=0"), pytest.warns(larder.WorkerWarning):
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            crew.check(0)
-            time.sleep(0.01)
+        eventually(lambda: crew.check(0) is not None)
 
 
 def test_a_record_larger_than_the_memory_moves_to_a_new_one(boss, crews):
@@ -415,7 +419,7 @@ def test_answers_are_gathered_while_they_are_quick(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(_worker.time, "monotonic", lambda: now[0])
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    there.settimeout(5)
+    there.settimeout(PATIENCE)
     link = _link.Link(here)
     sizes = []
     for wait in (0.0, 0.0001, 0.0001, 1.0, 0.0001):
@@ -450,11 +454,8 @@ def test_a_worker_finds_the_next_daemon(boss, crews, tmp_path):
 def test_a_daemon_that_refuses_is_quoted(tmp_path, crews):
     boss = Boss(tmp_path / "r.sock", refuse="NOT_FOUND")
     crew = start(crews, boss, Noise(), 1)
-    end = time.monotonic() + PATIENCE
     with pytest.raises(Error, match="no"):
-        while time.monotonic() < end:
-            crew.check(0)
-            time.sleep(0.01)
+        eventually(lambda: crew.check(0) is not None)
     boss.close()
 
 
@@ -463,7 +464,7 @@ def orphan(path, pipe):
     probe = crew.probe(PATIENCE)
     crew.serve(_worker.Orders(path, "python:x@1", ("abc",), "me", probe.layouts, probe.bytes, PATIENCE))
     pipe.send(crew.members[0].process.pid)
-    time.sleep(3600)
+    signal.pause()
 
 
 @pytest.mark.parametrize("task", ["idle", "hang"])
@@ -478,13 +479,15 @@ def test_workers_die_with_their_client(boss, task):
     boss.until(lambda: len(boss.works) == 1)
     client.kill()
     client.join()
-    end = time.monotonic() + PATIENCE
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+    eventually(lambda: ended(pid))
+
+
+def ended(pid):
+    try:
         with open(f"/proc/{pid}/stat") as f:
-            if f.read().split()[2] == "Z":
-                break
-        time.sleep(0.02)
-    assert time.monotonic() < end
+            return f.read().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def init(number):
@@ -524,11 +527,13 @@ def test_a_worker_that_cannot_start_says_why(crews):
         crew.probe(PATIENCE)
 
 
-def test_an_item_that_ends_the_process_is_looked_at_once(crews):
-    look = _items.Look((0, 5), (2, 3), False)
-    crew = _crew.Crew(work(Noise(10, {0: "die", 2: "die", 3: "hang"}), 1, look=look, timeout=1.0), _crew.context(None))
+def test_an_item_that_ends_the_process_is_looked_at_once(crews, tmp_path, clock):
+    look, begun = _items.Look((0, 5), (2, 3), False), tmp_path / "begun"
+    bad = Noise(10, {0: "die", 2: "die", 3: "hang"}, begun)
+    crew = _crew.Crew(work(bad, 1, look=look, timeout=3600.0), _crew.context(None))
     crews.append(crew)
-    probe = crew.probe(PATIENCE)
+    with clock.stepping(3600, lambda steps: not steps and begun.exists()):
+        probe = crew.probe(3601.0)
     assert [(f.sample, f.type) for f in probe.failures] == [(0, "Died"), (2, "Died"), (3, "Hung")]
     crew = _crew.Crew(work(Noise(10, dict.fromkeys(range(10), "die")), 1, look=look), _crew.context(None))
     crews.append(crew)
@@ -556,12 +561,10 @@ def test_a_worker_that_grows_is_ended(boss, crews):
         def __getitem__(self, i):
             if i == 2:
                 kept.append(np.ones(40_000_000))
-                time.sleep(30)
+                threading.Event().wait()
             return i
 
     boss.queue.extend([{"sample": 2}])
     crew = start(crews, boss, Leaky(), 1, memory=100_000_000)
-    end = time.monotonic() + PATIENCE
-    while crew.members[0].alive and time.monotonic() < end:
-        time.sleep(0.02)
+    eventually(lambda: not crew.members[0].alive)
     assert crew.members[0].process.exitcode == 1

@@ -8,12 +8,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pace import eventually
 from real import HERE, PATIENCE, Daemon
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -58,10 +58,12 @@ class Training:
 
     def until(self, process: subprocess.Popen[str], step: int) -> None:
         """Waits until a run has got to a step."""
-        end = time.monotonic() + PATIENCE
-        while not any(s["kind"] == "train" and s["step"] >= step for s in self.said()):
-            assert process.poll() is None and time.monotonic() < end, "it did not get there"
-            time.sleep(0.01)
+
+        def there() -> bool:
+            assert process.poll() is None, "it did not get there"
+            return any(s["kind"] == "train" and s["step"] >= step for s in self.said())
+
+        eventually(there)
 
     def run(self, code: int = 0, **given: Any) -> list[dict[str, Any]]:
         """One run, from start to end."""
