@@ -185,12 +185,12 @@ class Judge:
 
     def script(self, node: ast.AST, text: str, function: str) -> None:
         """Judges the source of a program that a test runs, or its piece."""
-        if not any(word in text for word in ("sleep(", "timeout=", ".wait(", ".join(")) or self.line:
+        if not any(word in text for word in ("sleep(", "pace(", "timeout=", ".wait(", ".join(")) or self.line:
             return
         try:
             tree = ast.parse(textwrap.dedent(text))
         except SyntaxError:  # a piece of a program, or words
-            for found in re.finditer(r"\bsleep\((.*?)\)|\b(?:sample_)?timeout=([0-9.]+)", text):
+            for found in re.finditer(r"\b(?:sleep|pace)\((.*?)\)|\b(?:sample_)?timeout=([0-9.]+)", text):
                 number = found[1] or found[2] or ""
                 plain = re.fullmatch(r"[0-9]+(\.[0-9]*)?", number)
                 least = LEAST_HANG if found[2] is None else LEAST_BOUND
