@@ -223,6 +223,10 @@ class _Subscriber:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
 
+    def due(self, ns: int) -> bool:
+        """Whether an alarm rings at that time."""
+        return any(0 < due <= ns for due in self.alarms.values())
+
     @property
     def works(self) -> bool:
         """Whether it is at an item that has a time limit, and was not told that the time is over."""
@@ -295,12 +299,20 @@ class SteppedClock:
         """Moves the clock. All who follow it are there when this returns, but for those that are mute."""
         with self._changed:
             self.ns += round(seconds * 1e9)
-            ns, told = self.ns, list(self._subscribers)
-            for s in told:
-                s.tell(ns)
-        self.local.move(ns)
-        late = lambda: [s.pid for s in told if s.at < ns and not s.mute and s in self._subscribers]  # noqa: E731
+            told = list(self._subscribers)
+        # What a worker says of itself is there when the daemon gives it up, and the daemon gives its work to one whose
+        # clock has moved: the daemon, which has no alarms and came first, is last.
+        self._move([s for s in told if s.due(self.ns)])
+        self._move([s for s in told if s.alarms])
+        self._move(told[::-1])
+        self.local.move(self.ns)
+
+    def _move(self, whom: list[_Subscriber]) -> None:
+        late = lambda: [s.pid for s in whom if s.at < self.ns and not s.mute and s in self._subscribers]  # noqa: E731
         with self._changed:
+            for s in whom:
+                if s.at < self.ns and (s.due(self.ns) or not s.mute) and s in self._subscribers:
+                    s.tell(self.ns)
             assert self._changed.wait_for(lambda: not late(), BOUND), f"processes {late()} do not follow the clock"
 
     def followed(self, *pids: int) -> None:
