@@ -32,6 +32,7 @@ from typing import Any
 
 START = 1_000_000_000_000_000_000
 BOUND = 300.0  # seconds of real time that a follower may take for a step
+_GRACE = 1.0  # seconds of real time after which a follower that does not answer gets its signal even so
 _SLICE = 250.0  # milliseconds of real time after which a wait looks again, whatever the clock says
 Condition = Callable[[], bool]
 Meanwhile = contextlib.AbstractContextManager[None]
@@ -195,12 +196,12 @@ class _Subscriber:
         self.at = 0
         self.alarms: dict[int, int] = {}  # when, by signal
         self.handling = 0  # the signal that was sent and not handled yet
+        self.overdue = False  # it does not say that it has moved its clock
         self.mute = False  # it has handled one and set none since: perhaps no Python code can run there
 
     def tell(self, ns: int) -> None:
         with contextlib.suppress(OSError):
             self.sock.send(f"now {ns}\n".encode(), socket.MSG_NOSIGNAL)
-        self.ring(ns)
 
     def heard(self, line: str) -> None:
         kind, *numbers = line.split()
@@ -211,12 +212,12 @@ class _Subscriber:
             self.alarms[int(numbers[0])] = int(numbers[1])
             self.mute = self.mute and int(numbers[0]) != signal.SIGALRM
         else:
-            self.at = int(numbers[0])
+            self.at, self.overdue = int(numbers[0]), False
 
     def ring(self, ns: int) -> None:
         """Sends the signals that are due, each once the one before was handled, when all that it said is heard."""
-        if self.lines.more:
-            return
+        if self.lines.more or (self.at < ns and not self.overdue):
+            return  # a signal that is handled by the time before would be taken for an early one
         for number, due in sorted(self.alarms.items(), key=lambda x: x[1]):
             if 0 < due <= ns and not self.handling:
                 self.alarms[number], self.handling = 0, number
@@ -313,6 +314,11 @@ class SteppedClock:
             for s in whom:
                 if s.at < self.ns and (s.due(self.ns) or not s.mute) and s in self._subscribers:
                     s.tell(self.ns)
+            self._changed.wait_for(lambda: not late(), _GRACE)
+            for s in whom:
+                s.overdue = s.at < self.ns
+                if s in self._subscribers:
+                    s.ring(self.ns)
             assert self._changed.wait_for(lambda: not late(), BOUND), f"processes {late()} do not follow the clock"
 
     def followed(self, *pids: int) -> None:
