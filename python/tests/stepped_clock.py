@@ -32,6 +32,7 @@ from typing import Any
 
 START = 1_000_000_000_000_000_000
 BOUND = 300.0  # seconds of real time that a follower may take for a step
+_GRACE = 1.0  # seconds of real time after which a follower that does not answer gets its signal even so
 _SLICE = 250.0  # milliseconds of real time after which a wait looks again, whatever the clock says
 Condition = Callable[[], bool]
 Meanwhile = contextlib.AbstractContextManager[None]
@@ -195,12 +196,12 @@ class _Subscriber:
         self.at = 0
         self.alarms: dict[int, int] = {}  # when, by signal
         self.handling = 0  # the signal that was sent and not handled yet
+        self.overdue = False  # it does not say that it has moved its clock
         self.mute = False  # it has handled one and set none since: perhaps no Python code can run there
 
     def tell(self, ns: int) -> None:
         with contextlib.suppress(OSError):
             self.sock.send(f"now {ns}\n".encode(), socket.MSG_NOSIGNAL)
-        self.ring(ns)
 
     def heard(self, line: str) -> None:
         kind, *numbers = line.split()
@@ -211,17 +212,21 @@ class _Subscriber:
             self.alarms[int(numbers[0])] = int(numbers[1])
             self.mute = self.mute and int(numbers[0]) != signal.SIGALRM
         else:
-            self.at = int(numbers[0])
+            self.at, self.overdue = int(numbers[0]), False
 
     def ring(self, ns: int) -> None:
         """Sends the signals that are due, each once the one before was handled, when all that it said is heard."""
-        if self.lines.more:
-            return
+        if self.lines.more or (self.at < ns and not self.overdue):
+            return  # a signal that is handled by the time before would be taken for an early one
         for number, due in sorted(self.alarms.items(), key=lambda x: x[1]):
             if 0 < due <= ns and not self.handling:
                 self.alarms[number], self.handling = 0, number
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, number)
+
+    def due(self, ns: int) -> bool:
+        """Whether an alarm rings at that time."""
+        return any(0 < due <= ns for due in self.alarms.values())
 
     @property
     def works(self) -> bool:
@@ -295,12 +300,25 @@ class SteppedClock:
         """Moves the clock. All who follow it are there when this returns, but for those that are mute."""
         with self._changed:
             self.ns += round(seconds * 1e9)
-            ns, told = self.ns, list(self._subscribers)
-            for s in told:
-                s.tell(ns)
-        self.local.move(ns)
-        late = lambda: [s.pid for s in told if s.at < ns and not s.mute and s in self._subscribers]  # noqa: E731
+            told = list(self._subscribers)
+        # What a worker says of itself is there when the daemon gives it up, and the daemon gives its work to one whose
+        # clock has moved: the daemon, which has no alarms and came first, is last.
+        self._move([s for s in told if s.due(self.ns)])
+        self._move([s for s in told if s.alarms])
+        self._move(told[::-1])
+        self.local.move(self.ns)
+
+    def _move(self, whom: list[_Subscriber]) -> None:
+        late = lambda: [s.pid for s in whom if s.at < self.ns and not s.mute and s in self._subscribers]  # noqa: E731
         with self._changed:
+            for s in whom:
+                if s.at < self.ns and (s.due(self.ns) or not s.mute) and s in self._subscribers:
+                    s.tell(self.ns)
+            self._changed.wait_for(lambda: not late(), _GRACE)
+            for s in whom:
+                s.overdue = s.at < self.ns
+                if s in self._subscribers:
+                    s.ring(self.ns)
             assert self._changed.wait_for(lambda: not late(), BOUND), f"processes {late()} do not follow the clock"
 
     def followed(self, *pids: int) -> None:
