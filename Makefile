@@ -34,6 +34,10 @@ build: ## build bin/larder
 	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.commit=$(COMMIT)' \
 	  -o $(BIN)/larder ./cmd/larder
 
+.PHONY: build-stepped
+build-stepped: build ## bin/larder-failpoints, whose clock tests step and whose disk they make fail
+	$(GO) build -trimpath -tags '$(TAGS)$(comma)failpoints' -o $(BIN)/larder-failpoints ./cmd/larder
+
 .PHONY: demo
 demo: build ## four jobs on generated images, unshared and shared, with a report
 	$(BIN)/larder demo
@@ -64,9 +68,9 @@ test-go: ## Go tests: all but those of make check and the fault lane
 	  $$($(GO) list ./... | grep -vE '/(docs|internal/archtest|internal/chaostest)$$')
 
 .PHONY: test-python
-test-python: build ## Python tests against the real daemon, and of what the benchmarks compute
+test-python: build-stepped ## Python tests against the real daemon, and of what the benchmarks compute
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
-	  $(RUN) pytest -q -n $(PYTEST_PROCESSES) --dist worksteal python/tests bench/py
+	  LARDER_TEST_BIN=$(abspath $(BIN))/larder-failpoints $(RUN) pytest -q -n $(PYTEST_PROCESSES) --dist worksteal python/tests bench/py
 # Most of a test's time is waiting for the daemon and for processes that import torch.
 PYTEST_PROCESSES ?= 3
 
@@ -227,7 +231,7 @@ CC_ARM64 ?= aarch64-linux-gnu-gcc
 QEMU_ARM64 ?= qemu-aarch64-static
 
 .PHONY: nightly
-nightly: setup setup-nightly build ## tests in their long forms: PART=kills, or PART=all; without PART, what the record has
+nightly: setup setup-nightly build-stepped ## tests in their long forms: PART=kills, or PART=all; without PART, what the record has
 	TAGS='$(TAGS)' PYTHON=$(abspath $(VENV))/bin/python internal/tools/nightly.sh $(PART)
 
 .PHONY: clean

@@ -160,7 +160,7 @@ func TestDocsNameCommands(t *testing.T) {
 	// Pages on what was measured have flags of other programs: those of Python, pytest, torchrun and of the scripts of
 	// bench and examples.
 	others := []string{"nproc_per_node", "rdzv_id", "kill", "data", "torch", "parity", "minutes", "write", "base", "only",
-		"quick", "bandwidth", "refill", "seeds", "paced"}
+		"quick", "bandwidth", "refill", "seeds", "paced", "nightly"}
 	code := regexp.MustCompile("(?s)```.*?\n```|`[^`\n]+`")
 	flag := regexp.MustCompile(`(?:^|[ \x60\[(])--([a-z][a-z_-]*[a-z])`)
 	command := regexp.MustCompile(`(?:^|[\x60 /(])larder ((?:[a-z]+)(?: [a-z]+)?)`)

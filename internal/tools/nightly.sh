@@ -35,7 +35,7 @@ touch "$record"
 failed=0
 part=
 export LARDER_LANE=nightly LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1 LARDER_REQUIRE_FORMATS=1 LARDER_REQUIRE_NGINX=1
-export LARDER_BIN="$PWD/bin/larder" LARDER_REQUIRE_BIN=1 LARDER_PYTHON="$python"
+export LARDER_BIN="$PWD/bin/larder" LARDER_TEST_BIN="$PWD/bin/larder-failpoints" LARDER_REQUIRE_BIN=1 LARDER_PYTHON="$python"
 command -v npm >/dev/null && export LARDER_REQUIRE_AZURITE=1
 
 # n COUNT: that many, scaled, at least one.
