@@ -20,7 +20,7 @@ import (
 // and known or not yet.
 func TestQuarantineKeepsProportions(t *testing.T) {
 	countsOnly(t)
-	seeds := 16
+	seeds := lane.Times(8, 16)
 	if invariant.Enabled {
 		seeds = 6
 	}

@@ -282,7 +282,7 @@ func TestParity(t *testing.T) {
 		t.Skip("starts Python")
 	}
 	py := python(t)
-	most := lane.Times(6, 24)
+	most := lane.Times(3, 24)
 	if invariant.Enabled { // kernels are ten times slower under the race detector, and have no goroutines
 		most = 4
 	}
