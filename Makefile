@@ -51,6 +51,8 @@ BESIDE = --no-print-directory --keep-going --jobs=2 --output-sync=target
 RUN = $(VENV)/bin/python internal/tools/lanes/run.py
 # Ten times what the slowest package takes: a machine that is ten times slower passes.
 GO_TIMEOUT = -timeout 40m
+# Vetted by make check.
+GO_FAST = -vet=off $(GO_TIMEOUT)
 # make check runs these: the packages that test pages and the house, and the generated references of others.
 HOUSE := ./docs ./internal/archtest
 REFERENCES := ^Test(Generated|CLIDocs|ErrorDocs|SamplerDocs|ConfigurationDocs|MetricsDocs|DocsName)
@@ -64,37 +66,55 @@ test: setup build ## every unit, property and golden test, and each promise agai
 .PHONY: test-go
 test-go: ## Go tests: all but those of make check and the fault lane
 	$(REQUIRE_TORCH) LARDER_PYTHON=$(abspath $(VENV))/bin/python GO='$(GO)' $(RUN) go \
-	  --flags "-tags '$(TAGS)' $(GO_TIMEOUT) -skip '$(REFERENCES)'" \
+	  --flags "-tags '$(TAGS)' $(GO_FAST) -skip '$(REFERENCES)'" \
 	  $$($(GO) list ./... | grep -vE '/(docs|internal/archtest|internal/chaostest)$$')
 
 .PHONY: test-python
 test-python: build-stepped ## Python tests against the real daemon, and of what the benchmarks compute
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
-	  LARDER_TEST_BIN=$(abspath $(BIN))/larder-failpoints $(RUN) pytest -q -n $(PYTEST_PROCESSES) --dist worksteal python/tests bench/py
+	  LARDER_TEST_BIN=$(abspath $(BIN))/larder-failpoints $(RUN) pytest -q -n $(PYTEST_PROCESSES) --dist worksteal \
+	  $(addprefix --ignore=,$(PAGE_TESTS)) python/tests bench/py
+# What runs the code of the guides, and what runs type checkers over programs: make test-ci has it.
+PAGE_TESTS := $(addprefix python/tests/test_,e2e_pages.py frameworks_page.py types.py)
 # Most of a test's time is waiting for the daemon and for processes that import torch.
 PYTEST_PROCESSES ?= 3
 
 .PHONY: test-ci
 test-ci: ## what CI runs beside check and test: -race, invariants, faults, the decoder in Go
-	$(MAKE) --no-print-directory --keep-going race invariants faults test-portable
+	$(MAKE) --no-print-directory --keep-going race invariants faults test-portable test-pages \
+	  test-writers
 
 .PHONY: test-portable
 test-portable: ## internal/prep as it is built without libjpeg-turbo
-	$(RUN) go --flags "$(GO_TIMEOUT)" ./internal/prep
+	$(RUN) go --flags "$(GO_FAST)" ./internal/prep
+
+.PHONY: test-pages
+test-pages: build ## every code block and command of the guides; the types that a script sees
+	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 $(RUN) pytest -q -n 2 --dist worksteal $(PAGE_TESTS)
+
+WRITERS = TAGS='$(TAGS)' VENV=$(VENV) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
+  internal/tools/lanes/writers.sh $(abspath $(VENV))/bin/python
+.PHONY: test-writers
+test-writers: build ## readers of packed files beside the formats' own, where either changed
+	$(WRITERS)
+
+.PHONY: writers
+writers: build ## the same in any case; then CI need not, until they change again
+	$(WRITERS) always
 
 .PHONY: race
 race: ## packages that start goroutines, under the race detector
-	$(RUN) go --flags "-race -short $(GO_TIMEOUT) -tags '$(TAGS)'" $$(internal/tools/lanes/packages.sh race)
-	$(RUN) go --flags "-race $(GO_TIMEOUT) -tags '$(TAGS)' -run 'Loop|Unread|Concurrently'" \
+	$(RUN) go --flags "-race -short $(GO_FAST) -tags '$(TAGS)'" $$(internal/tools/lanes/packages.sh race)
+	$(RUN) go --flags "-race $(GO_FAST) -tags '$(TAGS)' -run 'Loop|Unread|Concurrently'" \
 	  ./internal/coordinator ./tiers/residency
 
 .PHONY: invariants
 invariants: ## the pure packages, with their assertions
-	$(RUN) go --flags "-short $(GO_TIMEOUT) -tags '$(TAGS),invariants'" $$(internal/tools/lanes/packages.sh invariants)
+	$(RUN) go --flags "-short $(GO_FAST) -tags '$(TAGS),invariants'" $$(internal/tools/lanes/packages.sh invariants)
 
 .PHONY: faults
 faults: ## the built daemon killed, cut off, on a full disk: a few of each
-	LARDER_PYTHON=$(abspath $(VENV))/bin/python $(RUN) go --flags "-short $(GO_TIMEOUT) -tags '$(TAGS)'" ./internal/chaostest
+	LARDER_PYTHON=$(abspath $(VENV))/bin/python $(RUN) go --flags "-short $(GO_FAST) -tags '$(TAGS)'" ./internal/chaostest
 
 .PHONY: flaky
 flaky: ## make test ten times, five of them beside a full load; one failure fails it

@@ -110,6 +110,7 @@ def test_lanes_of_tests():
     assert found == {"t.py::test_a": True, "t.py::test_b": False, "t.py::test_d": False}
     assert all(on for _, on in table.python_tests("t.py", "pytestmark = pytest.mark.nightly\n" + python))
     sets = {"house": {"docs"}, "references": {"cmd/larder"}, "race": {"cmd/larder"}, "invariants": {"dsa"}}
+    sets["pages"] = {"test_p.py"}
     for name, lanes in {
         "docs.TestX": ["check"],
         "cmd/larder.TestCLIDocs": ["check", "race", "nightly"],
@@ -117,6 +118,7 @@ def test_lanes_of_tests():
         "dsa.TestX": ["test", "invariants", "nightly"],
         "internal/chaostest.TestX": ["faults", "nightly"],
         "python/tests/test_a.py::test_b": ["test", "nightly"],
+        "python/tests/test_p.py::test_b": ["pages", "nightly"],
     }.items():
         assert table.lanes_of(name, False, sets) == lanes
         assert table.lanes_of(name, True, sets) == ["nightly"]

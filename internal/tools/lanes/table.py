@@ -121,7 +121,7 @@ def lanes_of(name: str, nightly: bool, sets: dict[str, set[str]]) -> list[str]:
     if nightly:
         return ["nightly"]
     if "::" in name:
-        return ["test", "nightly"]
+        return ["pages" if Path(name.partition("::")[0]).name in sets["pages"] else "test", "nightly"]
     package, test = name.rsplit(".", 1)
     if package in sets["house"]:
         return ["check"]
@@ -146,6 +146,7 @@ def main(arguments: list[str]) -> int:
             gone[name] = reason
     rooms = {k: {r.removeprefix("./") for r in makefile(v).split()} for k, v in
              {"house": "HOUSE", "references": "REFERENCE_ROOMS"}.items()}
+    rooms["pages"] = {f"test_{p}" for p in re.findall(r"\w+\.py", makefile("PAGE_TESTS"))}
     sets = rooms | {lane: packages(lane) for lane in ("race", "invariants")}
     now = tests(tree())
     OUT.parent.mkdir(exist_ok=True)
