@@ -179,7 +179,7 @@ func hadBefore(t *testing.T, res *Result, x Resumed) {
 }
 
 // Connections are cut, daemons die, jobs are resumed by others, in random worlds: every epoch is whole, and an index
-// stream is what its client asked for. The first worlds are in TestDecisionsStayWhatTheyWere.
+// stream holds the picks that its client asked for. The first worlds are in TestDecisionsStayWhatTheyWere.
 func TestInterruptedWorlds(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() || invariant.Enabled {

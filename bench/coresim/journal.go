@@ -8,7 +8,7 @@ import (
 	"larder/jobs"
 )
 
-// journal is what is durable of the jobs: what a daemon has of those of the daemon before it.
+// journal holds the durable state of all jobs: a daemon restores it from the daemon before it.
 type journal struct {
 	jobs map[ident.JobID]*journalJob
 	ids  []ident.JobID // in the order of registration
@@ -16,7 +16,7 @@ type journal struct {
 	asked map[coordinator.Token]coordinator.Register
 }
 
-// journalJob is what is durable of a job.
+// journalJob holds the durable state of one job.
 type journalJob struct {
 	reg    coordinator.Register
 	seed   uint64
@@ -133,7 +133,7 @@ func takeOut(e *coordinator.RestoredEpoch, gone []ident.ObjectID, of func(coordi
 	}
 }
 
-// order is what an epoch has given out.
+// order lists the samples that an epoch has given out.
 func order(e *coordinator.RestoredEpoch) []ident.ObjectID {
 	out := slices.Clone(e.Earlier)
 	for _, b := range e.Batches {
@@ -142,7 +142,7 @@ func order(e *coordinator.RestoredEpoch) []ident.ObjectID {
 	return out
 }
 
-// left is what the job leaves of an epoch to a job that resumes it, when each rank has had the steps below one.
+// left returns the rest of an epoch for a job that resumes it, when each rank has had the steps below one.
 func (j *journalJob) left(epoch uint32, step int) *coordinator.Rest {
 	e := j.epoch(epoch)
 	if e == nil {

@@ -26,7 +26,7 @@ type Several []Event
 
 func (Several) isEvent() {}
 
-// Clock is what Loop knows of time; tests pass their own.
+// Clock gives Loop the time and timers; tests pass their own.
 type Clock struct {
 	Now   func() time.Time
 	Timer func(time.Duration) Timer // makes a timer that fires after a time

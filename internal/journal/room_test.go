@@ -24,7 +24,7 @@ import (
 // acks counts what became durable and what never will.
 type acks struct {
 	good, bad atomic.Uint64
-	changed   chan struct{} // has room for one; nil = nobody listens
+	changed   chan struct{} // has room for one; nil = no listener
 }
 
 func (a *acks) done(err error) {

@@ -68,7 +68,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Address is what followers are given: unix:PATH.
+// Address returns unix:PATH, the address for followers.
 func (s *Server) Address() string { return "unix:" + s.path }
 
 // Now is the time of the clock.

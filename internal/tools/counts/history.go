@@ -20,7 +20,7 @@ var (
 	movedLine   = regexp.MustCompile(`(?m)^Moved: (\S+) -> (\S+)\s*$`)
 )
 
-// said is what the message of a commit says about the counts.
+// said holds the lines about counts in the message of a commit.
 type said struct {
 	ceilings numbers           // by how much a ceiling rises
 	moved    map[string]string // new keys to old ones
@@ -38,7 +38,7 @@ func sayings(message string) said {
 	return s
 }
 
-// breach is what a commit did against the rules.
+// breach describes a violation of the rules by one commit.
 type breach struct {
 	text    string
 	key     string
@@ -70,7 +70,7 @@ func judge(c commit) []breach {
 	return rises(before, c.counts, sayings(c.message))
 }
 
-// before is what a commit's numbers are compared with: those of its parent, or of both sides of a merge.
+// before holds the numbers that a commit is compared with: its parent's, or those of both sides of a merge.
 func (c commit) before() numbers {
 	var sides []numbers
 	for _, p := range c.parents {

@@ -45,7 +45,7 @@ type options struct {
 	update               bool
 }
 
-// report is what a run says: notes, and problems that turn it red.
+// report collects notes, and problems that turn a run red.
 type report struct{ notes, problems []string }
 
 func (r *report) note(text string)     { r.notes = append(r.notes, text) }

@@ -15,7 +15,7 @@ import (
 //go:embed python.py
 var script string
 
-// pythonFile is what the script found in one file.
+// pythonFile holds the findings of the script in one file.
 type pythonFile struct {
 	Methods, Fields, Parameters numbers
 	Texts, Comments             []string
