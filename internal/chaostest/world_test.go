@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "larder-faults")
 	if err == nil {
 		larder = filepath.Join(dir, "larder")
-		build := exec.Command("go", "build", "-trimpath", "-tags", strings.Join(append(tags(), "failpoints"), ","), "-o", larder,
-			"larder/cmd/larder")
+		build := exec.Command("go", "build", "-trimpath", "-tags", strings.Join(append(tags(), "failpoints"), ","), "-o",
+			larder, "larder/cmd/larder")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}
