@@ -103,8 +103,8 @@ writers: build ## the same in any case; then CI need not, until they change agai
 	$(WRITERS) always
 
 .PHONY: race
-race: ## packages that start goroutines, under the race detector
-	$(RUN) go --flags "-race -short $(GO_FAST) -tags '$(TAGS)'" $$(internal/tools/lanes/packages.sh race)
+race: ## packages that start goroutines, under the race detector; without the scripts of cmd/larder
+	$(RUN) go --flags "-race -short $(GO_FAST) -tags '$(TAGS)' -skip '^TestScript$$'" $$(internal/tools/lanes/packages.sh race)
 	$(RUN) go --flags "-race $(GO_FAST) -tags '$(TAGS)' -run 'Loop|Unread|Concurrently'" \
 	  ./internal/coordinator ./tiers/residency
 
