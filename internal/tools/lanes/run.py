@@ -115,6 +115,9 @@ def judge(result: Result) -> Result:
     return result
 
 
+PARSERS = {"go": parse_go, "pytest": parse_pytest}
+
+
 def function_of(test: str) -> str:
     """The name that known.txt has for a test: without parameters."""
     return test.split("[", 1)[0]
@@ -157,7 +160,7 @@ def retry(kind: str, first: Result, base: list[str], known: dict[str, Known]) ->
     for test in first.failed:
         for attempt in range(2, TRIES + 2):
             code, output = run(again(kind, test, base))
-            result = (parse_go if kind == "go" else parse_pytest)(code, output)
+            result = PARSERS[kind](code, output)
             if code == 0:
                 entry = known[function_of(test)]
                 listed = f"listed since {entry.since}, {entry.owner}: {entry.cause}"
@@ -176,7 +179,8 @@ def main(arguments: list[str]) -> int:
     kind, rest = arguments[0], arguments[1:]
     if kind == "go":
         flags = shlex.split(rest[1]) if rest[0] == "--flags" else []
-        base, wanted = [os.environ.get("GO", "go"), "test", *flags], rest[2:] if rest[0] == "--flags" else rest
+        go = shlex.split(os.environ.get("GO", "go"))  # make test says nice go
+        base, wanted = [*go, "test", *flags], rest[2:] if rest[0] == "--flags" else rest
     else:
         python = rest[1] if rest[0] == "--python" else sys.executable
         base, wanted = [python, "-m", "pytest"], rest[2:] if rest[0] == "--python" else rest
@@ -185,9 +189,8 @@ def main(arguments: list[str]) -> int:
     except ListError as e:
         print(e)
         return 1
-    code, output = run([*shlex.split(base[0]), *base[1:], *wanted])
-    base = [*shlex.split(base[0]), *base[1:]]
-    result = (parse_go if kind == "go" else parse_pytest)(code, output)
+    code, output = run([*base, *wanted])
+    result = PARSERS[kind](code, output)
     said: list[str] = []
     if code != 0:
         code, said = retry(kind, result, base, known)
