@@ -27,6 +27,9 @@ const (
 	// maxClaims bounds how often a place is tried that becomes free and is taken at once.
 	maxClaims = 20
 
+	// maxReads bounds how often a note is read that is written again at the same moment. A run writes it every beatEvery.
+	maxReads = 100
+
 	// letGo bounds how long a run that ends waits for a request under way about its note, and then how long it tries to
 	// say that it ended.
 	letGo = 5 * time.Second
@@ -165,14 +168,21 @@ func (o *owner) outlive(ctx context.Context, there ownership, etag string) error
 	})
 }
 
-// read gives the note as it is in the store. One that cannot be read is nobody's.
+// read gives the note as it is in the store. One that is not JSON has no owner. A run that lives may write it between
+// the two requests: then it is read again.
 func (o *owner) read(ctx context.Context) (n ownership, in store.Info, err error) {
-	if in, err = o.t.w.Stat(ctx, o.t.base+ownerNote); err != nil {
+	for range maxReads {
+		if in, err = o.t.w.Stat(ctx, o.t.base+ownerNote); err != nil {
+			return n, in, err
+		}
+		var b []byte
+		if b, err = o.t.read(ctx, in, maxNote); errors.Is(err, store.ErrChanged) {
+			continue
+		}
+		if err == nil && json.Unmarshal(b, &n) != nil {
+			n = ownership{}
+		}
 		return n, in, err
-	}
-	b, err := o.t.read(ctx, in, maxNote)
-	if err == nil && json.Unmarshal(b, &n) != nil {
-		n = ownership{}
 	}
 	return n, in, err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -70,6 +71,38 @@ func TestASecondRunIntoAStoreIsRefused(t *testing.T) {
 	}
 	if got := b.objects(t, "p"); !reflect.DeepEqual(got, want) {
 		t.Errorf("the bucket has other files than the folder: %d and %d", len(got), len(want))
+	}
+}
+
+// TestANoteThatIsWrittenWhileItIsReadIsReadAgain: the run that writes it lives, and the message names its process.
+func TestANoteThatIsWrittenWhileItIsReadIsReadAgain(t *testing.T) {
+	b := newBucket(t)
+	beat, reads := 0, 0
+	note := func() string {
+		beat++
+		return fmt.Sprintf(`{"id":"another","host":"far","pid":7,"beat":%d}`, beat)
+	}
+	b.put(t, "p/"+ownerNote, note())
+	b.faulty(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		if !strings.HasSuffix(r.URL.Path, ownerNote) {
+			return false
+		}
+		switch {
+		case r.Method == http.MethodGet && reads < 3:
+			reads++
+			b.put(t, "p/"+ownerNote, note())
+		case r.Method == http.MethodHead && reads == 3: // a sign of life after the note was read
+			b.put(t, "p/"+ownerNote, note())
+		}
+		return false
+	})
+	_, err := Run(t.Context(), Config{URI: "imagefolder:" + photos(t, 29, 3), To: Target{MDS, "s3://data/p"},
+		Stores: b.stores(t, nil), beat: time.Millisecond, quiet: 3})
+	if !errs.Is(err, errs.AlreadyExists) || !strings.Contains(err.Error(), `process 7 of host "far"`) {
+		t.Errorf("got %v", err)
+	}
+	if reads != 3 {
+		t.Errorf("the note was written %d times while it was read, want 3", reads)
 	}
 }
 
