@@ -12,6 +12,9 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 # go-nvml's C header is full of deprecated declarations.
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 
+# All builds, tests and linters with one set of flags: what one of them has compiled, the others find in Go's cache.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
+
 # The fast build decodes with libjpeg-turbo, linked statically where its archive is there. Without its headers, without
 # a C compiler or with CGO_ENABLED=0 the portable build decodes in Go.
 JPEG_PROGRAM = printf '\#include <stdio.h>\n\#include <jpeglib.h>\n'
@@ -31,18 +34,18 @@ help: ## list the targets
 build: ## build bin/larder
 	@[ -n "$(HAVE_JPEG)" ] || echo "larder: libjpeg-turbo's headers are missing: building with the Go decoder" \
 	  "(slower, parity: false). For the fast one: apt-get install libjpeg62-turbo-dev, then make build"
-	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.commit=$(COMMIT)' \
+	$(GO) build -tags '$(TAGS)' -ldflags '-X main.commit=$(COMMIT)' \
 	  -o $(BIN)/larder ./cmd/larder
 
 .PHONY: build-stepped
 build-stepped: build ## bin/larder-failpoints, whose clock tests step and whose disk they make fail
-	$(GO) build -trimpath -tags '$(TAGS)$(comma)failpoints' -o $(BIN)/larder-failpoints ./cmd/larder
+	$(GO) build -tags '$(TAGS)$(comma)failpoints' -o $(BIN)/larder-failpoints ./cmd/larder
 
 .PHONY: demo
 demo: build ## four jobs on generated images, unshared and shared, with a report
 	$(BIN)/larder demo
 
-# The lanes: make check, make test, .ci/run (both, and race, invariants, faults), make nightly. CONTRIBUTING.md has their
+# The lanes: make check, make test, .ci/run (both, and test-ci), make nightly. CONTRIBUTING.md has their
 # bars. internal/tools/lanes/run.py runs a test that failed again only if known.txt lists it as flaky.
 #
 # The Go tests compute and the Python tests mostly wait, so they run beside each other. The output of each is printed
@@ -51,7 +54,7 @@ BESIDE = --no-print-directory --keep-going --jobs=2 --output-sync=target
 RUN = $(VENV)/bin/python internal/tools/lanes/run.py
 # Ten times what the slowest package takes: a machine that is ten times slower passes.
 GO_TIMEOUT = -timeout 40m
-# Vetted by make check.
+# golangci-lint vets.
 GO_FAST = -vet=off $(GO_TIMEOUT)
 # make check runs these: the packages that test pages and the house, and the generated references of others.
 HOUSE := ./docs ./internal/archtest
@@ -61,13 +64,16 @@ REFERENCE_ROOMS := ./cmd/larder ./internal/config ./internal/rpc ./internal/tele
 .PHONY: test
 test: setup build ## every unit, property and golden test, and each promise against the real daemon
 	@echo "Go and Python tests run beside each other; each prints what it found when it ends"
-	@$(MAKE) $(BESIDE) GO='nice -n 5 $(GO)' test-go test-python
+	@$(MAKE) $(BESIDE) GO='nice -n 5 $(GO)' test-go test-python test-pure
 
 .PHONY: test-go
-test-go: ## Go tests: all but those of make check and the fault lane
+test-go: ## Go tests: all but those of make check, of the fault lane and of test-pure
 	$(REQUIRE_TORCH) LARDER_PYTHON=$(abspath $(VENV))/bin/python GO='$(GO)' $(RUN) go \
-	  --flags "-tags '$(TAGS)' $(GO_FAST) -skip '$(REFERENCES)'" \
-	  $$($(GO) list ./... | grep -vE '/(docs|internal/archtest|internal/chaostest)$$')
+	  --flags "-tags '$(TAGS)' $(GO_FAST) -skip '$(REFERENCES)'" $$(internal/tools/lanes/packages.sh rest)
+
+.PHONY: test-pure
+test-pure: ## the pure Go packages, with their assertions
+	GO='$(GO)' $(RUN) go --flags "-tags '$(TAGS)$(comma)invariants' $(GO_FAST)" $$(internal/tools/lanes/packages.sh pure)
 
 .PHONY: test-python
 test-python: build-stepped ## Python tests against the real daemon, and of what the benchmarks compute
@@ -80,9 +86,8 @@ PAGE_TESTS := $(addprefix python/tests/test_,e2e_pages.py frameworks_page.py typ
 PYTEST_PROCESSES ?= 3
 
 .PHONY: test-ci
-test-ci: ## what CI runs beside check and test: -race, invariants, faults, the decoder in Go
-	$(MAKE) --no-print-directory --keep-going race invariants faults test-portable test-pages \
-	  test-writers
+test-ci: ## what CI runs beside check and test: -race, faults, the decoder in Go, the code of the guides
+	$(MAKE) --no-print-directory --keep-going race faults test-portable test-pages test-writers
 
 .PHONY: test-portable
 test-portable: ## internal/prep as it is built without libjpeg-turbo
@@ -103,14 +108,11 @@ writers: build ## the same in any case; then CI need not, until they change agai
 	$(WRITERS) always
 
 .PHONY: race
-race: ## packages that start goroutines, under the race detector; without the scripts of cmd/larder
-	$(RUN) go --flags "-race -short $(GO_FAST) -tags '$(TAGS)' -skip '^TestScript$$'" $$(internal/tools/lanes/packages.sh race)
+race: ## packages that start goroutines, under the race detector, without what internal/tools/lanes/race.tsv lists
+	$(RUN) go --flags "-race -short -p 3 $(GO_FAST) -tags '$(TAGS)' -skip '$$(internal/tools/lanes/packages.sh race-skip)'" \
+	  $$(internal/tools/lanes/packages.sh race)
 	$(RUN) go --flags "-race $(GO_FAST) -tags '$(TAGS)' -run 'Loop|Unread|Concurrently'" \
 	  ./internal/coordinator ./tiers/residency
-
-.PHONY: invariants
-invariants: ## the pure packages, with their assertions
-	$(RUN) go --flags "-short $(GO_FAST) -tags '$(TAGS),invariants'" $$(internal/tools/lanes/packages.sh invariants)
 
 .PHONY: faults
 faults: ## the built daemon killed, cut off, on a full disk: a few of each
@@ -135,7 +137,7 @@ test-report: bench-smoke ## make bench-smoke, and look at its report with Chromi
 
 .PHONY: setup
 setup: ## install what the tests need, into the system (Debian, root) and .venv
-	@internal/tools/setup.sh $(VENV)
+	@TAGS='$(TAGS)' internal/tools/setup.sh $(VENV)
 
 # What a change must pass beside the tests. Tools are pinned in internal/tools and installed into bin/tools.
 .PHONY: check
@@ -144,22 +146,21 @@ check: tools build ## format, linters, modules, protocol buffers, types, documen
 
 .PHONY: setup-nightly
 setup-nightly: ## also the writers of packed files, an S3 server, Azurite, nginx, a browser
-	@internal/tools/setup.sh $(VENV) nightly
+	@TAGS='$(TAGS)' internal/tools/setup.sh $(VENV) nightly
 
 .PHONY: tools
 tools: ## install the tools of make check, at their pinned versions
-	@internal/tools/setup.sh $(VENV) $(TOOLS)
+	@TAGS='$(TAGS)' internal/tools/setup.sh $(VENV) $(TOOLS)
 
 GO_ROOMS := $(wildcard bench cachepolicy client cmd docs dsa examples internal jobs proto tiers)
 .PHONY: check-go
 check-go: ## gofmt and golangci-lint
 	@unformatted=$$(gofmt -l $(GO_ROOMS)); [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }
-	$(TOOLS)/golangci-lint run --build-tags '$(TAGS)' ./...
+	GOGC=off GOMEMLIMIT=3GiB $(TOOLS)/golangci-lint run --build-tags '$(TAGS)' ./... # a third less processor time
 
 .PHONY: check-modules
-check-modules: ## go.mod and go.sum are as go mod tidy writes them
+check-modules: ## go.mod and go.sum are as go mod tidy writes them, and a download checks the sums
 	$(GO) mod tidy -diff
-	$(GO) mod verify
 
 .PHONY: check-proto
 check-proto: ## buf lint; compatible with the last commit on main (BASE: another); generated code is up to date
@@ -174,8 +175,8 @@ check-python: ## ruff, mypy --strict, pyright
 
 .PHONY: check-docs
 check-docs: build ## pages and references agree with the code; who may import whom
-	$(GO) test -tags '$(TAGS)' $(HOUSE)
-	$(GO) test -tags '$(TAGS)' -run '$(REFERENCES)' $(REFERENCE_ROOMS)
+	$(GO) test $(GO_FAST) -tags '$(TAGS)' $(HOUSE)
+	$(GO) test $(GO_FAST) -tags '$(TAGS)' -run '$(REFERENCES)' $(REFERENCE_ROOMS)
 
 .PHONY: counts
 counts: build ## write down what fell, and what a commit may raise (internal/tools/counts/counts.txt)

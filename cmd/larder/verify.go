@@ -143,7 +143,7 @@ func (v *verification) run(ctx context.Context, uri string) (*parity.Report, err
 			return nil, err
 		}
 	}
-	return rep, torch.CompareDraws(rep, r)
+	return rep, torch.CompareDraws(rep, r, parity.DrawCount)
 }
 
 func parityTable(t *tabwriter.Writer, rep *parity.Report) {

@@ -2,11 +2,13 @@ package archtest
 
 import (
 	"go/ast"
+	"go/build"
 	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"io/fs"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -39,8 +41,13 @@ var durations = []string{"time", "context"}
 
 func readTree(root string) (*tree, error) {
 	t := &tree{root: root, fset: token.NewFileSet(), rooms: map[string]*room{}, empty: map[string]*types.Package{}}
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, err
+	}
+	build.Default.GOROOT = strings.TrimSpace(string(goroot)) // a test built with -trimpath does not know it
 	t.std = importer.ForCompiler(token.NewFileSet(), "source", nil).(types.ImporterFrom)
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

@@ -183,6 +183,7 @@ if in_part kernels; then
   row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
 fi
 if in_part go; then
+  row go/modules "the modules on this machine have the sums of go.sum" go mod verify
   row go "every Go test in its long form" gotest $(go list ./... | grep -vE '/(dsa|bench|cachepolicy|internal/chaostest)(/|$)')
 fi
 if in_part python; then

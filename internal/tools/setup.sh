@@ -107,6 +107,19 @@ azurite() {
   fi
 }
 
+# go_modules downloads the modules of others and compiles them into Go's cache, in the forms that TAGS chooses.
+go_modules() {
+  local stamp=$here/../../bin/tools/go.sum.compiled now
+  now=$(go version; echo "${TAGS-}"; cat "$here/../../go.sum")
+  [ "$(cat "$stamp" 2>/dev/null)" != "$now" ] || return 0
+  say "downloading and compiling Go modules"
+  (cd "$here/../.." && go list -deps -test -tags "${TAGS-}" -f \
+    '{{with .Module}}{{if not .Main}}{{$.ImportPath}}{{end}}{{end}}' ./... | grep -v ' ' | sort -u |
+    xargs go build -tags "${TAGS-}")
+  mkdir -p "$(dirname "$stamp")"
+  echo "$now" >"$stamp"
+}
+
 # go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
 go_tool() {
   local room=$1 module=$2 package=$3 binary want have
@@ -150,6 +163,7 @@ if [ -n "$tools" ]; then
   mkdir -p "$tools"
   tools=$(cd "$tools" && pwd)
 fi
+go_modules
 [ -n "$tools" ] || s3_server
 [ -z "$nightly" ] || azurite
 if [ -n "$tools" ]; then

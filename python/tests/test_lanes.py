@@ -109,13 +109,14 @@ def test_lanes_of_tests():
     found = dict(table.python_tests("t.py", python))
     assert found == {"t.py::test_a": True, "t.py::test_b": False, "t.py::test_d": False}
     assert all(on for _, on in table.python_tests("t.py", "pytestmark = pytest.mark.nightly\n" + python))
-    sets = {"house": {"docs"}, "references": {"cmd/larder"}, "race": {"cmd/larder"}, "invariants": {"dsa"}}
-    sets["pages"] = {"test_p.py"}
+    sets = {"house": {"docs"}, "references": {"cmd/larder"}, "race": {"cmd/larder"}}
+    sets |= {"pages": {"test_p.py"}, "raced at night": {"cmd/larder.TestSlow"}}
     for name, lanes in {
         "docs.TestX": ["check"],
         "cmd/larder.TestCLIDocs": ["check", "race", "nightly"],
         "cmd/larder.TestX": ["test", "race", "nightly"],
-        "dsa.TestX": ["test", "invariants", "nightly"],
+        "cmd/larder.TestSlow": ["test", "nightly"],
+        "dsa.TestX": ["test", "nightly"],
         "internal/chaostest.TestX": ["faults", "nightly"],
         "python/tests/test_a.py::test_b": ["test", "nightly"],
         "python/tests/test_p.py::test_b": ["pages", "nightly"],
@@ -130,10 +131,20 @@ def test_no_test_disappears_without_a_reason(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table, "OUT", tmp_path / "lanes.tsv")
     monkeypatch.setattr(table, "tree", lambda: {"a_test.go": "func TestNew(t *testing.T) {\n}\n"})
     monkeypatch.setattr(table, "commit", lambda _: {"a_test.go": "func TestOld(t *testing.T) {\n}\n"})
-    monkeypatch.setattr(table, "packages", lambda _: set())
+    monkeypatch.setattr(table, "packages", lambda _: {"b"})
+    monkeypatch.setattr(table, "RACE", tmp_path / "race.tsv")
+    table.RACE.write_text("# comment\ndsa\ta whole package\n")
     gone.write_text("# since HEAD: text\n")
     assert table.main([]) == 1 and ".TestOld is gone since HEAD without a reason" in capsys.readouterr().out
     gone.write_text("# since HEAD: text\n.TestOld | renamed TestNew\n")
     assert table.main([]) == 0
     gone.write_text("# since HEAD: text\n.TestOld | renamed TestNew\n.TestNew | it went\n")
     assert table.main([]) == 1 and "gone.txt: .TestNew exists" in capsys.readouterr().out
+    gone.write_text("# since HEAD: text\n.TestOld | renamed TestNew\n")
+    table.RACE.write_text(".TestNew\t\na.TestOther\tslow\n")
+    assert table.main([]) == 1
+    said = capsys.readouterr().out
+    assert "race.tsv: .TestNew has no reason" in said and "race.tsv: a.TestOther does not exist" in said
+    monkeypatch.setattr(table, "tree", lambda: {f"{d}/a_test.go": "func TestX(t *testing.T) {\n}\n" for d in "ab"})
+    table.RACE.write_text("a.TestX\tslow\n")
+    assert table.main([]) == 1 and "race.tsv: a.TestX leaves out b.TestX too" in capsys.readouterr().out

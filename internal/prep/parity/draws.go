@@ -8,16 +8,19 @@ import (
 	"larder/internal/prep"
 )
 
-// Draws of each op, and the image they are drawn for: the mean ImageNet photograph.
+// DrawCount is how often `larder verify` draws the parameters of an op.
+const DrawCount = 12000
+
+// The image that parameters are drawn for, the mean ImageNet photograph.
 const (
-	drawCount             = 12000
 	drawWidth, drawHeight = 500, 375
 	drawSeed              = 20
 	falseAlarm            = 1e-5
 )
 
-// CompareDraws draws the parameters of every random op of r on both sides, with fixed seeds, and adds their distances.
-func (t *Torch) CompareDraws(rep *Report, r *prep.Recipe) error {
+// CompareDraws draws the parameters of every random op of r n times on both sides, with fixed seeds, and adds their
+// distances. The limit of a distance follows from n.
+func (t *Torch) CompareDraws(rep *Report, r *prep.Recipe, n int) error {
 	for i, o := range r.Ops() {
 		switch o.Name {
 		case "Resize", "CenterCrop", "Grayscale", "ToDtype", "Normalize", "MixUp", "CutMix":
@@ -34,7 +37,7 @@ func (t *Torch) CompareDraws(rep *Report, r *prep.Recipe) error {
 			} `json:"draws"`
 		}
 		q.Draws.Name, q.Draws.Args, q.Draws.Seed = o.Name, o.Args, drawSeed
-		q.Draws.N, q.Draws.Width, q.Draws.Height = drawCount, drawWidth, drawHeight
+		q.Draws.N, q.Draws.Width, q.Draws.Height = n, drawWidth, drawHeight
 		var a struct{ Draws map[string][]float64 }
 		if err := t.ask(q, &a); err != nil {
 			return err
@@ -43,7 +46,7 @@ func (t *Torch) CompareDraws(rep *Report, r *prep.Recipe) error {
 		if len(theirs) == 0 {
 			return fmt.Errorf("torchvision draws nothing for %s", o.Name)
 		}
-		ours := derive(ourDraws(r, i))
+		ours := derive(ourDraws(r, i, n))
 		names := make([]string, 0, len(theirs))
 		for name := range theirs {
 			names = append(names, name)
@@ -68,9 +71,9 @@ var autoOps = []string{
 	"Posterize", "Solarize", "AutoContrast", "Equalize", "Invert",
 }
 
-func ourDraws(r *prep.Recipe, op int) map[string][]float64 {
+func ourDraws(r *prep.Recipe, op, n int) map[string][]float64 {
 	cols := map[string][]float64{}
-	for s := range drawCount {
+	for s := range n {
 		p := r.Params(op, prep.RandKey{Seed: drawSeed, Instance: uint32(s % 5), Sample: uint64(s)}, drawWidth, drawHeight)
 		done, _ := p["apply"].(bool)
 		for name, v := range p {

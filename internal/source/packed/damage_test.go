@@ -334,8 +334,7 @@ func TestDamagedFilesOfOtherWriters(t *testing.T) {
 	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
 	out := filepath.Join(t.TempDir(), "out")
 	python := formatsPython(t)
-	_, here, _, _ := runtime.Caller(0)
-	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "python", "tests", "record_files.py")
+	script := filepath.Join(root, "python", "tests", "record_files.py")
 	if text, err := exec.Command(python, "-W", "ignore", script, out, "3").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -136,11 +135,13 @@ func fields(s *record.Schema, blob []byte) (map[string]string, error) {
 	return out, nil
 }
 
+// root is that of the repository. Tests run in the folder of their package.
+const root = "../../.."
+
 // formatsPython is the interpreter that has the formats' own packages.
 func formatsPython(t *testing.T) string {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	python := filepath.Join(filepath.Dir(here), "..", "..", "..", ".venv-formats", "bin", "python")
+	python := filepath.Join(root, ".venv-formats", "bin", "python")
 	if _, err := os.Stat(python); err != nil {
 		if os.Getenv("LARDER_REQUIRE_FORMATS") != "" {
 			t.Fatalf("%s is missing, and LARDER_REQUIRE_FORMATS is set", python)
@@ -153,8 +154,7 @@ func formatsPython(t *testing.T) string {
 // written runs table_files.py for seeds and returns the uri of each dataset that it wrote, by SEED/NAME.
 func written(t *testing.T, out, seeds string, which ...string) map[string]string {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "python", "tests", "table_files.py")
+	script := filepath.Join(root, "python", "tests", "table_files.py")
 	cmd := exec.Command(formatsPython(t), append([]string{"-W", "ignore", script, out, seeds}, which...)...)
 	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "HF_HOME="+out+"/hf-home")
 	if text, err := cmd.CombinedOutput(); err != nil {

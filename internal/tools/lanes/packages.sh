@@ -1,28 +1,36 @@
 #!/usr/bin/env bash
-# Prints the packages of a lane:
+# Prints what a lane runs:
 #
-#   packages.sh race          those that start goroutines, in their code or their tests, and are not pure
-#   packages.sh invariants    the pure ones, whose assertions are on with the build tag "invariants"
+#   packages.sh race          packages that start goroutines, in their code or their tests, and are not pure
+#   packages.sh race-skip     a pattern of their tests that only make nightly runs under the race detector
+#   packages.sh pure          the pure ones, whose assertions are on with the build tag "invariants"
+#   packages.sh rest          those of make test that are not pure
 #
-# internal/archtest compares the list of the pure ones with its own. A package that starts none is still watched by the
-# detector where tests of others call it. Left out are internal/chaostest, which tests a process of its own, and the
-# simulators of bench, whose goroutines each play a world of their own, and internal/source/packed, whose tests read
-# damaged files for minutes and whose goroutines the tests of internal/source start: make nightly PART=race has them.
+# internal/archtest compares the list of the pure ones with its own. A package that starts no goroutine is still watched
+# by the detector where tests of others call it. race.tsv names what is left out of the race lane, with reasons.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 pure=$(sed -e 's/#.*//' -e '/^ *$/d' internal/archtest/testdata/pure.txt)
+left=$(grep -v '^#' internal/tools/lanes/race.tsv | cut -f1)
 starts='^[[:space:]]*go (func\b|[A-Za-z_.]+\()|\.Go\(|time\.AfterFunc\('
+# Prints the folders with tests that are not pure.
+others() {
+  go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | sed -e '/^$/d' -e "s|^$PWD/||" |
+    grep -vxF "$pure"
+}
 case ${1-} in
-invariants) for p in $pure; do echo "./$p"; done ;;
-race)
-  go list -f '{{.Dir}}' ./... | while read -r dir; do
-    p=${dir#"$PWD/"}
-    case $p in internal/chaostest | bench | bench/policysim | internal/source/packed) continue ;; esac
-    ls "$dir"/*_test.go >/dev/null 2>&1 || continue
-    ! grep -qxF "$p" <<<"$pure" || continue
-    if grep -qE "$starts" "$dir"/*.go; then echo "./$p"; fi
+pure) for p in $pure; do echo "./$p"; done ;;
+rest)
+  others | while read -r p; do
+    case $p in docs | internal/archtest | internal/chaostest) ;; *) echo "./$p" ;; esac # of check and faults
   done
   ;;
-*) echo "packages.sh race|invariants" >&2; exit 2 ;;
+race)
+  others | grep -vxF "$left" | while read -r p; do
+    if grep -qE "$starts" "$p"/*.go; then echo "./$p"; fi
+  done
+  ;;
+race-skip) echo "^($(sed -nE 's/.*\.(Test|Fuzz)/\1/p' <<<"$left" | sort -u | paste -sd'|'))\$" ;;
+*) echo "packages.sh race|race-skip|pure|rest" >&2; exit 2 ;;
 esac

@@ -8,8 +8,8 @@ defaults to the commit that gone.txt names in its first line. The exit code is 1
 reason, and for a line of gone.txt whose test exists.
 
 Go tests are named package.Test, Python tests file::test. Their lanes follow the Makefile: check has ./docs,
-./internal/archtest and the generated references; faults has ./internal/chaostest; race and invariants have the packages
-that packages.sh names; nightly has everything, and alone what calls lane.OnlyNightly or is marked "nightly".
+./internal/archtest and the generated references; faults has ./internal/chaostest; race has the packages that packages.sh
+names without the tests of race.tsv; nightly has everything, and alone what calls lane.OnlyNightly or is marked "nightly".
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 GONE = HERE / "gone.txt"
+RACE = HERE / "race.tsv"
 OUT = ROOT / "out" / "lanes.tsv"
 
 GO_TEST = re.compile(r"^func ((?:Test|Fuzz|Example)\w*)\(.*?^}", re.MULTILINE | re.DOTALL)
@@ -131,8 +132,15 @@ def lanes_of(name: str, nightly: bool, sets: dict[str, set[str]]) -> list[str]:
     found = ["check" if reference else "test"]
     if package == "internal/prep":
         found.append("portable")
-    found += [lane for lane in ("race", "invariants") if package in sets[lane]]
+    if package in sets["race"] and name not in sets["raced at night"]:
+        found.append("race")
     return [*found, "nightly"]
+
+
+def raced_at_night() -> dict[str, str]:
+    """What race.tsv lists, and why: packages, and tests as package.Test."""
+    lines = [line for line in RACE.read_text().splitlines() if not line.startswith("#")]
+    return {name: reason for name, _, reason in (line.partition("\t") for line in lines)}
 
 
 def main(arguments: list[str]) -> int:
@@ -147,7 +155,8 @@ def main(arguments: list[str]) -> int:
     rooms = {k: {r.removeprefix("./") for r in makefile(v).split()} for k, v in
              {"house": "HOUSE", "references": "REFERENCE_ROOMS"}.items()}
     rooms["pages"] = {f"test_{p}" for p in re.findall(r"\w+\.py", makefile("PAGE_TESTS"))}
-    sets = rooms | {lane: packages(lane) for lane in ("race", "invariants")}
+    late = raced_at_night()
+    sets = rooms | {"race": packages("race"), "raced at night": set(late)}
     now = tests(tree())
     OUT.parent.mkdir(exist_ok=True)
     count: dict[str, int] = {}
@@ -160,6 +169,11 @@ def main(arguments: list[str]) -> int:
     print(f"{len(now)} tests: " + ", ".join(f"{n} in {lane}" for lane, n in sorted(count.items())) + f" ({OUT})")
     wrong = [f"gone.txt: {name} exists" for name in gone if name in now]
     wrong += [f"gone.txt: {name} has no reason" for name, reason in gone.items() if not reason]
+    wrong += [f"race.tsv: {name} has no reason" for name, reason in late.items() if not reason]
+    wrong += [f"race.tsv: {name} does not exist" for name in late if name not in now and not (ROOT / name).is_dir()]
+    alike = {name.rpartition(".")[2]: name for name in late if name in now}
+    wrong += [f"race.tsv: {alike[n]} leaves out {name} too: rename one" for name in now
+              if (n := name.rpartition(".")[2]) in alike and name != alike[n] and name.rpartition(".")[0] in sets["race"]]
     if subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
         print(f"this clone has no commit {base}: the tests were not compared with its tests")
     else:
