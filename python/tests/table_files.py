@@ -242,6 +242,12 @@ def hf(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     finish(out, "hf_indices", hf_rows(data.select(order)), f"hf:{folder}")
 
 
+def in_runs(n: int, pick: random.Random) -> np.ndarray:
+    """Booleans of which neighbours are often alike: writers store such runs in another way than those that are not."""
+    lengths = [pick.choice([1, 1, 2, 9, 17, 40]) for _ in range(n + 1)]
+    return np.repeat(np.arange(n + 1) % 2 == 0, lengths)[:n]
+
+
 def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     """pyarrow, in several files of several row groups, with the codecs that are read; then to_parquet of datasets."""
     import pyarrow as pa
@@ -252,11 +258,13 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
     rows = []
     for k in range(pick.randint(1, 3)):
         n = sized(8, pick.randint(20, 120))
+        flags = in_runs(n, pick)
         part = [
             {
                 "id": np.int64(i),
                 "score": np.float32(rng.random()),
-                "flag": np.bool_(rng.random() < 0.5),
+                "flag": flags[i],
+                "marks": in_runs(pick.randint(0, 30), pick),
                 "small": np.int8(rng.integers(-128, 128)),
                 "word": "wörter " * pick.randint(0, 9),
                 "png": image(rng),
@@ -270,7 +278,7 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
             p["grid"] = p["grid"] if len(p["grid"]) else np.zeros((0, 0), np.float32)
         types = {"id": pa.int64(), "score": pa.float32(), "flag": pa.bool_(), "small": pa.int8(), "word": pa.string()}
         types |= {"png": pa.binary(), "tokens": pa.list_(pa.uint16()), "box": pa.list_(pa.float64(), 4)}
-        types |= {"grid": pa.list_(pa.list_(pa.float32()))}
+        types |= {"marks": pa.list_(pa.bool_()), "grid": pa.list_(pa.list_(pa.float32()))}
         columns = {
             c: pa.array([p[c].tolist() if isinstance(p[c], np.ndarray) else p[c] for p in part], t)
             for c, t in types.items()
@@ -278,7 +286,7 @@ def parquet(out: Path, rng: np.random.Generator, pick: random.Random) -> None:
         pq.write_table(
             pa.table(columns),
             str(folder / f"part-{k}.parquet"),
-            row_group_size=sized(7, pick.randint(7, 50)),
+            row_group_size=sized(3, pick.randint(3, 50)),
             compression=pick.choice(["snappy", "zstd", "gzip", "brotli", "none"]),
             data_page_version=pick.choice(["1.0", "2.0"]),
             use_dictionary=pick.random() < 0.5,

@@ -24,26 +24,35 @@ const (
 )
 
 // check walks the headers of a column's pages: every size is compared with what is there before the library makes room
-// for it.
-func (f *File) check(ctx context.Context, c *format.ColumnMetaData) error {
+// for it. Of a column of booleans it returns what to read in place of its encodings.
+func (f *File) check(ctx context.Context, c *format.ColumnMetaData, booleans bool) (codes []recoding, err error) {
 	at, n := chunkAt(c)
 	end := at + n
 	values := int64(0)
 	var packed []byte
 	for page := 0; at < end && values < c.NumValues; page++ {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 		h, head, err := f.pageHeader(at, end)
 		if err != nil {
-			return fmt.Errorf("page %d, at byte %d: %w", page, at, err)
+			return nil, fmt.Errorf("page %d, at byte %d: %w", page, at, err)
 		}
-		at += head
+		if booleans && (h.Type == format.DataPage || h.Type == format.DataPageV2) {
+			code, ok, err := recode(h, head, at)
+			if err != nil {
+				return nil, fmt.Errorf("page %d, at byte %d: %w", page, at, err)
+			}
+			if ok {
+				codes = append(codes, code)
+			}
+		}
+		at += int64(len(head))
 		count, size := valuesOf(h)
 		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > end-at || h.UncompressedPageSize < 0 ||
 			h.UncompressedPageSize > maxPage || count < 0 || count > maxValues {
-			return fmt.Errorf("page %d, at byte %d: %d bytes, decompressed %d, of %d values", page, at, h.CompressedPageSize,
-				h.UncompressedPageSize, count)
+			return nil, fmt.Errorf("page %d, at byte %d: %d bytes, decompressed %d, of %d values", page, at,
+				h.CompressedPageSize, h.UncompressedPageSize, count)
 		}
 		if h.Type != format.DictionaryPage {
 			values += int64(count)
@@ -53,21 +62,21 @@ func (f *File) check(ctx context.Context, c *format.ColumnMetaData) error {
 			continue
 		}
 		if packed, err = f.readInto(packed, at, int64(h.CompressedPageSize)); err != nil {
-			return err
+			return nil, err
 		}
 		levels := int64(h.UncompressedPageSize) - size
 		if levels < 0 || levels > int64(len(packed)) {
-			return fmt.Errorf("page %d, at byte %d: levels of %d bytes", page, at, levels)
+			return nil, fmt.Errorf("page %d, at byte %d: levels of %d bytes", page, at, levels)
 		}
 		if err = tryOut(c.Codec, packed[levels:], size); err != nil {
-			return fmt.Errorf("page %d, at byte %d: decompress %d bytes to %d: %w", page, at, len(packed), size, err)
+			return nil, fmt.Errorf("page %d, at byte %d: decompress %d bytes to %d: %w", page, at, len(packed), size, err)
 		}
 		at += int64(h.CompressedPageSize)
 	}
 	if values != c.NumValues {
-		return fmt.Errorf("its pages have %d values, and it says %d", values, c.NumValues)
+		return nil, fmt.Errorf("its pages have %d values, and it says %d", values, c.NumValues)
 	}
-	return nil
+	return codes, nil
 }
 
 // valuesOf counts a page's values; size is how many bytes what is compressed has decompressed; -1 = nothing is.
@@ -88,13 +97,13 @@ func valuesOf(h *format.PageHeader) (values int32, size int64) {
 	return -1, size
 }
 
-// pageHeader reads a header and returns its length.
-func (f *File) pageHeader(at, end int64) (*format.PageHeader, int64, error) {
+// pageHeader reads a header, and returns its bytes too.
+func (f *File) pageHeader(at, end int64) (*format.PageHeader, []byte, error) {
 	var last error
 	for room := int64(firstHead); ; room *= 16 {
 		b := make([]byte, min(room, end-at))
 		if err := readAt(f.r, b, at); err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
 		w := walker{b: b}
 		if w.structure(0) {
@@ -102,13 +111,13 @@ func (f *File) pageHeader(at, end int64) (*format.PageHeader, int64, error) {
 			r := protocol.NewReaderFromBytes(b)
 			h := new(format.PageHeader)
 			if err := thrift.NewDecoder(r).Decode(h); err != nil {
-				return nil, 0, err
+				return nil, nil, err
 			}
-			return h, int64(r.BytesRead()), nil
+			return h, b[:r.BytesRead()], nil
 		}
 		last = errors.New("its header is damaged")
 		if room >= maxPageHead || room >= end-at {
-			return nil, 0, last
+			return nil, nil, last
 		}
 	}
 }

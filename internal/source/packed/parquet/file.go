@@ -197,11 +197,19 @@ type Cell struct {
 	Data []byte  // little-endian; bools are bytes. Valid during the call
 }
 
-// pages are those of a column of a row group, read through the file's reader.
-func (f *File) pages(c pq.ColumnChunk) (pq.Pages, error) {
+// pages are those of a column of a row group, read through the file's reader, once they are checked.
+func (f *File) pages(ctx context.Context, c pq.ColumnChunk, group, column int) (pq.Pages, error) {
 	chunk, ok := c.(*pq.FileColumnChunk)
 	if !ok {
 		return nil, fmt.Errorf("a column's pages are %T", c)
+	}
+	field := &f.leaves[column].field
+	codes, err := f.check(ctx, &f.meta.RowGroups[group].Columns[column].MetaData, field.Kind == arrow.Bool)
+	if err != nil {
+		return nil, fmt.Errorf("row group %d, column %q: %w", group, field.Name, err)
+	}
+	if len(codes) > 0 {
+		return chunk.PagesFrom(recoded{f.r, codes}), nil
 	}
 	return chunk.PagesFrom(f.r), nil
 }
@@ -223,10 +231,7 @@ func (f *File) Each(
 		if c.Column >= len(chunks) {
 			return fmt.Errorf("row group %d has %d columns", group, len(chunks))
 		}
-		if err := f.check(ctx, &f.meta.RowGroups[group].Columns[c.Column].MetaData); err != nil {
-			return fmt.Errorf("row group %d, column %q: %w", group, f.leaves[c.Column].field.Name, err)
-		}
-		pages, err := f.pages(chunks[c.Column])
+		pages, err := f.pages(ctx, chunks[c.Column], group, c.Column)
 		if err != nil {
 			return err
 		}
