@@ -33,6 +33,11 @@ from s3 import World  # noqa: E402
 
 import larder  # noqa: E402
 
+# Python is to keep what it compiles: without, each process of the tests rewrites the asserts of all test modules again,
+# which takes as long as to import torch, twice. Git ignores the files.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The frameworks' tests have environments of their own (make test-frameworks), and a conftest that would hide this one.
 collect_ignore = ["frameworks"]
 

@@ -24,6 +24,7 @@ Image = pillow()
 CROP = {"name": "RandomResizedCrop", "args": {"size": 32}}
 FLIP = {"name": "RandomHorizontalFlip", "args": {}}
 CLASSES, EACH = 8, 9
+EPOCHS = 2  # of four processes: one that fills the tier, and one that finds it full
 
 
 def ids_of(loader):
@@ -105,32 +106,33 @@ def check_records(records, want, epochs, parity):
 
 
 def test_four_processes_exactly_once_decoded_once(images, private, clients):
-    daemon, made, wanted = four(images, private, clients, 3)
+    daemon, made, wanted = four(images, private, clients, EPOCHS)
     with larder.Loader(
         f"imagefolder:{images[0]}", batch_size=1, endpoint=daemon.socket, timeout=PATIENCE, job="onlooker"
     ) as onlooker:
         records = [c.finish() for c in made]
         stats = onlooker.stats()
     for r, want in zip(records, wanted, strict=True):
-        check_records(r, want, 3, stats.parity)
+        check_records(r, want, EPOCHS, stats.parity)
     union = len(set.union(*wanted))
     first = max(r[0]["decodes"] for r in records)  # when the last one had finished its first epoch
     assert first <= 1.02 * union
     assert stats.totals.decodes == first, "no decode after the first epoch"
     assert stats.totals.source_reads <= 1.02 * union
-    assert stats.totals.samples_delivered == 3 * sum(map(len, wanted))
+    assert stats.totals.samples_delivered == EPOCHS * sum(map(len, wanted))
     print(f"e2e: {stats.totals.decodes} decodes and {stats.totals.source_reads} reads for a union of {union}, "
           f"{stats.totals.samples_delivered} samples delivered, decoder {stats.decoder}")  # fmt: skip
     for job in stats.jobs:
         if job.name.startswith("job-"):
-            done = [a for a in job.epochs if a.epoch < 3]  # the daemon began a fourth one, for a client that left
-            assert [a.state for a in done] == ["complete"] * 3, job
+            done = [a for a in job.epochs if a.epoch < EPOCHS]  # the daemon began another one, for a client that left
+            assert [a.state for a in done] == ["complete"] * EPOCHS, job
             assert all(a.delivered == a.subset and a.dropped == a.quarantined == 0 for a in done)
     assert all(t.used <= t.budget for t in stats.tiers)
 
 
-def test_sigkill_of_one_leaves_the_others_complete(images, private, clients):
-    daemon, made, wanted = four(images, private, clients, 2)
+def test_sigkill_of_one_leaves_the_others_complete(private, clients, tmp_path):
+    folder = draw(tmp_path / "seventy", 70, 3)
+    daemon, made, wanted = four((folder, listing(folder)), private, clients, 2)
     victim = made[2]
     victim.until("batch", epoch=0)
     victim.until("batch", epoch=0)

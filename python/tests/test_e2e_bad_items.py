@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from function_items import Items
 from pace import eventually
-from real import PATIENCE
+from real import PATIENCE, night
 
 import larder
 
@@ -85,7 +85,7 @@ def test_a_dataset_that_shrinks_while_workers_make_its_items(real, tmp_path, wor
         iter(loader)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", *night("spawn")])
 def test_what_items_print_goes_where_the_script_prints(server, tmp_path, method):
     """Lines of both streams, whole, of every item; and the batches are there."""
     script = tmp_path / "prints.py"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from block_files import FORMATS, LONG, row
-from real import formats, pillow
+from real import formats, night, pillow
 
 import larder
 
@@ -103,7 +103,7 @@ def found(c: Any) -> int:
     return sum(c.hits[k] for k in ("block", "shared_block", "encoded", "decoded"))
 
 
-@pytest.mark.parametrize("name", of_both_lanes("parquet", "mds", "tars", "lines"))
+@pytest.mark.parametrize("name", [*of_both_lanes("parquet", "tars", "lines"), *night("mds")])
 def test_two_jobs_read_each_block_once(real, sets, name):
     name, uri = sets(name)
     arguments: dict[str, Any] = {
@@ -185,7 +185,7 @@ def arrays(folder: Path, name: str, rows: int) -> tuple[str, Any]:
     return f"tokens:{folder}/a.bin?seq_len={WIDE}&dtype=int32", lambda batch: batch["tokens"][:, :-1]
 
 
-@pytest.mark.parametrize("name", ["npy", "npz", "tokens"])
+@pytest.mark.parametrize("name", ["npy", "tokens", *night("npz")])
 def test_rows_of_arrays_are_blocks(real, tmp_path, name):
     uri, values = arrays(tmp_path, name, ROWS)
     arguments: dict[str, Any] = {"batch_size": 5, "shuffle": True, "order": "blocks(4, 1MiB)", "prefetch": 1}

@@ -15,6 +15,7 @@ from larder import ops
 from larder._mix import Mixer, Touched
 
 N, CLASSES = 22, 6
+UP, CUT = ops.MixUp(0.4, CLASSES), ops.CutMix(0.8, CLASSES)
 OWN_DAEMON = True
 
 pytestmark = pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
@@ -101,8 +102,13 @@ def test_records_of_files_are_mixed_as_torchvision_mixes(tars, real, torch, op):
     assert not np.array_equal(mixed[0][0][0], plain[0][0][0])
 
 
-@pytest.mark.parametrize("kind", ["tuple", "dict", "hot"])
-@pytest.mark.parametrize("op", [ops.MixUp(0.4, CLASSES), ops.CutMix(0.8, CLASSES)])
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        *((UP, "tuple"), (CUT, "dict"), (UP, "hot")),
+        *night((UP, "dict"), (CUT, "tuple"), (CUT, "hot")),
+    ],
+)
 def test_items_in_python_are_mixed_as_torchvision_mixes(real, torch, kind, op):
     kw = {"batch_size": 5, "shuffle": True, "order": "fixed", "seed": 9, "num_workers": 1, "name": f"items-{kind}"}
     recipe = [] if kind == "hot" else [ops.HFlip()]
@@ -117,12 +123,15 @@ def test_items_in_python_are_mixed_as_torchvision_mixes(real, torch, kind, op):
     assert_mixed(torch, mixed, plain, mixer)
 
 
-@pytest.mark.parametrize("kind", [ops.MixUp, ops.CutMix])
+SEVERAL = [(["image", "a"], 0), (["a", None], 1), (["a", "b", "image"], 1)]
+
+
 @pytest.mark.parametrize(
-    ("images", "place"),
+    ("images", "place", "kind"),
     [
-        *((["a", "image"], 1), (["b", "a", None], 1)),
-        *night((["image", "a"], 0), (["a", None], 1), (["a", "b", "image"], 1)),
+        *((["a", "image"], 1, ops.MixUp), (["b", "a", None], 1, ops.CutMix)),
+        *night((["a", "image"], 1, ops.CutMix), (["b", "a", None], 1, ops.MixUp)),
+        *night(*((*of, kind) for of in SEVERAL for kind in (ops.MixUp, ops.CutMix))),
     ],
 )
 def test_the_last_of_several_fields_says_which_image_is_mixed(real, torch, kind, images, place):

@@ -14,7 +14,7 @@ import pytest
 from function_items import Made
 from pace import pace
 from PIL import Image
-from real import draw
+from real import draw, night
 
 import larder
 from larder import ops
@@ -105,7 +105,10 @@ def assert_equal(got, want):
 ARGS = {"batch_size": 7, "shuffle": True, "seed": 5, "return_index": True}
 
 
-@pytest.mark.parametrize(("name", "workers"), [*((n, 2) for n in RECIPES), ("before", 0), ("between", 0)])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [*((n, 2) for n in RECIPES if n != "alone"), ("before", 0), *night(("alone", 2), ("between", 0))],
+)
 def test_the_batches_are_those_of_a_dataset_in_python(tars, real, name, workers):
     kw = {**ARGS, "transform": RECIPES[name], "ragged": "list"}
     files = epochs(real(tars, num_workers=workers, **kw))

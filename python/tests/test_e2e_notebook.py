@@ -6,6 +6,7 @@ import sys
 import traceback
 
 import pytest
+from real import night
 
 import larder
 
@@ -22,8 +23,17 @@ def run(cell, names):
         traceback.format_exc()
 
 
-@pytest.mark.parametrize("end", ["break", "return", "raise ValueError('oops')", "pass"])
-@pytest.mark.parametrize("job", ["job='nb'", "seed=1"])
+ENDS = ["break", "return", "raise ValueError('oops')", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("job", "end"),
+    [
+        *(("job='nb'", end) for end in ENDS),
+        ("seed=1", "break"),
+        *night(*(("seed=1", end) for end in ENDS[1:])),
+    ],
+)
 def test_a_cell_that_is_run_again(end, job, real, server, small):
     names = {"larder": larder, "uri": f"imagefolder:{small}", "endpoint": server.socket}
     try:

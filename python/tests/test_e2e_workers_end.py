@@ -34,8 +34,8 @@ def running(pids):
 @pytest.mark.parametrize(
     ("persistent", "method"),
     [
-        *((False, "fork"), (True, "fork"), (False, "forkserver")),
-        *night((True, "forkserver"), (False, "spawn"), (True, "spawn")),
+        *((False, "fork"), (True, "fork")),
+        *night((False, "forkserver"), (True, "forkserver"), (False, "spawn"), (True, "spawn")),
     ],
 )
 def test_workers_end_with_a_forgotten_loader(server, method, persistent):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import HERE, eventually
 from fake_samples import expected_fixed
-from real import PATIENCE
+from real import PATIENCE, night
 
 import larder
 from larder import _ranks
@@ -52,7 +52,7 @@ def spawnable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}{os.pathsep}{HERE}")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", *night("spawn", "forkserver")])
 def test_a_loader_works_in_a_child(load, daemon, spawnable, method):
     loader = load("fake:50", batch_size=7, transform=CROP, return_index=True)
     assert in_child(method, loader) == list(range(50))
@@ -60,7 +60,7 @@ def test_a_loader_works_in_a_child(load, daemon, spawnable, method):
     assert sorted(int(i) for *_, x in loader for i in x) == list(range(50))  # and the parent can go on
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", *night("spawn")])
 def test_two_live_processes_on_one_rank(load, spawnable, method):
     loader = load("fake:50", batch_size=7, transform=CROP, return_index=True)
     it = iter(loader)

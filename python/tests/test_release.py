@@ -75,11 +75,11 @@ def test_the_end_of_a_batch_gives_its_slot_back_without_python_code(load, daemon
 def test_slots_go_back_in_groups(load, daemon, group, prefetch):
     """Whenever the daemon wants to be told, every batch comes, once."""
     daemon.group = group
-    loader = load("fake:1603", batch_size=4, transform=CROP, return_index=True, prefetch=prefetch)
-    for epoch in range(3):
-        assert [i for b in loader for i in check(b, epoch)] == list(range(1603))
+    loader = load("fake:803", batch_size=4, transform=CROP, return_index=True, prefetch=prefetch)
+    for epoch in range(2):
+        assert [i for b in loader for i in check(b, epoch)] == list(range(803))
     eventually(lambda: not any(daemon.attached()[0].leased) or loader.stats())
-    assert len(daemon.releases) == 3 * 401 and daemon.repeated == 0
+    assert len(daemon.releases) == 2 * 201 and daemon.repeated == 0
 
 
 @pytest.mark.parametrize("group", [1, 2, 3])
@@ -102,13 +102,13 @@ def test_a_client_tells_once_for_a_group(load, daemon, group, monkeypatch):
 def test_a_script_that_keeps_batches_waits_for_no_slot_in_vain(load, daemon, group, kept):
     """With slots held back for a group, a script that keeps batches would find none ready, and the daemon none free."""
     daemon.group = group
-    loader = load("fake:403", batch_size=4, transform=CROP, return_index=True)
+    loader = load("fake:203", batch_size=4, transform=CROP, return_index=True)
     window, got = [], []
     for batch in loader:
         got += check(batch)
         window = [*window, batch][-kept:]
         del batch
-    assert got == list(range(403))
+    assert got == list(range(203))
     for batch in window:
         check(batch)
 
@@ -231,7 +231,7 @@ def test_an_interrupt_after_the_daemon_was_told_hides_no_later_telling(load, dae
 def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, group):
     daemon.interrupted = True
     daemon.group = group
-    loader = load("fake:2000", batch_size=4, transform=CROP, return_index=True)
+    loader = load("fake:1200", batch_size=4, transform=CROP, return_index=True)
     rng, got, raised = random.Random(group), [], 0
 
     def handler(*_):
@@ -255,8 +255,8 @@ def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, group):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
-    assert raised > 0 and step == 499 and got == sorted(got)
-    assert sum(len(check(b, 1)) for b in loader) == 2000  # every slot is there
+    assert raised > 0 and step == 299 and got == sorted(got)
+    assert sum(len(check(b, 1)) for b in loader) == 1200  # every slot is there
 
 
 @pytest.mark.parametrize("at", [8, 4097, 1 << 40, 8 * 512 - 64])

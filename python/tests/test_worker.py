@@ -20,7 +20,7 @@ from collections import deque
 import numpy as np
 import pytest
 from conftest import eventually
-from real import PATIENCE
+from real import PATIENCE, night
 
 import larder
 from larder import _crew, _items, _link, _nested, _record, _seeds, _worker
@@ -249,7 +249,7 @@ def expected(sample, seed=0, instance=0):
     return [random.random(), np.random.rand()]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", *night("forkserver")])
 def test_workers_make_items_and_leave(boss, crews, method):
     boss.queue.extend({"sample": i, "instance": k, "seed": 9} for i in range(30) for k in (0, 1))
     crew = start(crews, boss, Noise(), 2, method)
