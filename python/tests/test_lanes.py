@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -99,6 +100,18 @@ def test_the_list_of_flaky_tests_has_rules():
     with pytest.raises(run.ListError, match="6 tests, 5 are allowed"):
         run.read_known(six)
     run.read_known((LANES / "known.txt").read_text())
+
+
+def test_reading_ends_with_the_command(tmp_path, capsys):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    left = os.open(fifo, os.O_RDWR)  # what is left behind reads it, and holds the output of its parent open
+    command = ["sh", "-c", f"cat <{fifo} & printf 'one\ntwo\nthree\n'; exit 3"]
+    assert run.run(command) == (3, "one\ntwo\nthree\n")
+    assert capsys.readouterr().out == "one\ntwo\n"  # the last line is kept for the end
+    os.close(left)
+    assert run.run(["sh", "-c", "printf 'a\n\n'"]) == (0, "a\n\n")
+    assert run.run(["sh", "-c", "seq 100000"])[1] == "".join(f"{n}\n" for n in range(1, 100001))
 
 
 def test_lanes_of_tests():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import subprocess
 import sys
@@ -130,16 +131,30 @@ def closing(output: str) -> tuple[str, str]:
 
 
 def run(command: list[str]) -> tuple[int, str]:
-    """Runs a command and prints its output as it comes, except the last line. Returns its exit code and all output."""
-    held, lines = "", []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as p:
-        assert p.stdout is not None
-        for line in p.stdout:
-            lines.append(line)
-            sys.stdout.write(held)
+    """Runs a command and prints its output as it comes, except the last line. Returns its exit code and all output.
+
+    A process that the command left behind may hold its output open: reading ends with the command.
+    """
+    come, go = os.pipe()
+    output, printed = b"", 0
+    with subprocess.Popen(command, stdout=go, stderr=subprocess.STDOUT) as p:
+        os.close(go)
+        ended = os.pidfd_open(p.pid)
+        while True:
+            ready, _, _ = select.select([come, ended], [], [])
+            if come not in ready:  # it ended, and everything was read
+                break
+            chunk = os.read(come, 1 << 16)
+            if not chunk:
+                break
+            output += chunk
+            last = output.rfind(b"\n", 0, len(output.rstrip(b"\n"))) + 1  # where the last line begins
+            sys.stdout.write(output[printed:last].decode(errors="replace"))
             sys.stdout.flush()
-            held = line
-    return p.returncode, "".join(lines)
+            printed = max(printed, last)
+    os.close(come)
+    os.close(ended)
+    return p.returncode, output.decode(errors="replace")
 
 
 def again(kind: str, test: str, base: list[str]) -> list[str]:

@@ -8,8 +8,9 @@ defaults to the commit that gone.txt names in its first line. The exit code is 1
 reason, and for a line of gone.txt whose test exists.
 
 Go tests are named package.Test, Python tests file::test. Their lanes follow the Makefile: check has ./docs,
-./internal/archtest and the generated references; faults has ./internal/chaostest; race has the packages that packages.sh
-names without the tests of race.tsv; nightly has everything, and alone what calls lane.OnlyNightly or is marked "nightly".
+./internal/archtest and the generated references; faults has ./internal/chaostest; race has the packages that
+packages.sh names without the tests of race.tsv; nightly has everything, and alone what calls lane.OnlyNightly or is
+marked "nightly".
 """
 
 from __future__ import annotations
@@ -172,8 +173,10 @@ def main(arguments: list[str]) -> int:
     wrong += [f"race.tsv: {name} has no reason" for name, reason in late.items() if not reason]
     wrong += [f"race.tsv: {name} does not exist" for name in late if name not in now and not (ROOT / name).is_dir()]
     alike = {name.rpartition(".")[2]: name for name in late if name in now}
-    wrong += [f"race.tsv: {alike[n]} leaves out {name} too: rename one" for name in now
-              if (n := name.rpartition(".")[2]) in alike and name != alike[n] and name.rpartition(".")[0] in sets["race"]]
+    for name in now:
+        package, _, test = name.rpartition(".")
+        if test in alike and name != alike[test] and package in sets["race"]:
+            wrong.append(f"race.tsv: {alike[test]} leaves out {name} too: rename one")
     if subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
         print(f"this clone has no commit {base}: the tests were not compared with its tests")
     else:
