@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -131,9 +132,22 @@ var loaded = sync.OnceValues(func() ([]*packages.Package, error) {
 	return packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedImports | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo |
 			packages.NeedFiles | packages.NeedExportFile,
-		Dir: "../..",
+		Dir:        "../..",
+		BuildFlags: buildFlags(),
 	}, "larder/...")
 })
+
+// buildFlags are the tags of this test: with others, everything would be compiled once more.
+func buildFlags() []string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "-tags" && s.Value != "" {
+				return []string{"-tags=" + s.Value}
+			}
+		}
+	}
+	return nil
+}
 
 func load(t *testing.T) []*packages.Package {
 	t.Helper()
