@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/ident"
+	"larder/internal/invariant"
 	"larder/internal/xrand"
 )
 
@@ -96,9 +97,13 @@ func TestMemory(t *testing.T) {
 // Others read a snapshot while the owner continues to change the index.
 func TestSnapshotConcurrently(t *testing.T) {
 	x := newIndex(50_000)
+	samples := 2000
+	if invariant.Enabled { // also under the race detector, which needs few
+		samples = 300
+	}
 	var wg sync.WaitGroup
 	for i := range 20 {
-		for o := range 2000 {
+		for o := range samples {
 			h, ok := x.Admit(dec(o*7+i), 10, 1+(o+i)%3, nil)
 			if ok {
 				x.Hit(h)
