@@ -5,13 +5,14 @@ import (
 	"go/token"
 	"go/types"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/tools/go/packages"
+
+	"larder/internal/testenv"
 )
 
 // pure rooms decide; they may import only what is listed, of this module and of others.
@@ -133,21 +134,9 @@ var loaded = sync.OnceValues(func() ([]*packages.Package, error) {
 		Mode: packages.NeedName | packages.NeedImports | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo |
 			packages.NeedFiles | packages.NeedExportFile,
 		Dir:        "../..",
-		BuildFlags: buildFlags(),
+		BuildFlags: []string{"-tags=" + testenv.Tags()}, // with others, everything would be compiled once more
 	}, "larder/...")
 })
-
-// buildFlags are the tags of this test: with others, everything would be compiled once more.
-func buildFlags() []string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "-tags" && s.Value != "" {
-				return []string{"-tags=" + s.Value}
-			}
-		}
-	}
-	return nil
-}
 
 func load(t *testing.T) []*packages.Package {
 	t.Helper()

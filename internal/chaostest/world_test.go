@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,8 +43,8 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "larder-faults")
 	if err == nil {
 		larder = filepath.Join(dir, "larder")
-		build := exec.Command("go", "build", "-trimpath", "-tags", strings.Join(append(tags(), "failpoints"), ","), "-o",
-			larder, "larder/cmd/larder")
+		tags := strings.TrimPrefix(testenv.Tags()+",failpoints", ",")
+		build := exec.Command("go", "build", "-trimpath", "-tags", tags, "-o", larder, "larder/cmd/larder")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}
@@ -70,18 +69,6 @@ func (c cleaned) Run() int {
 		return 1
 	}
 	return code
-}
-
-// tags are those of this test, so that the decoder is the same.
-func tags() []string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "-tags" && s.Value != "" {
-				return strings.Split(s.Value, ",")
-			}
-		}
-	}
-	return nil
 }
 
 // times is how often a test does something: n, or what the environment says at night.

@@ -3,6 +3,7 @@ package testenv
 
 import (
 	"os"
+	"runtime/debug"
 	"strconv"
 	"testing"
 )
@@ -19,4 +20,17 @@ func Count(t testing.TB, name string, def int) int {
 		t.Fatalf("%s=%q is no count", name, s)
 	}
 	return n
+}
+
+// Tags are the build tags of this test, between commas. What it builds with them was compiled already, and has the same
+// decoder.
+func Tags() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "-tags" {
+				return s.Value
+			}
+		}
+	}
+	return ""
 }

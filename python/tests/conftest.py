@@ -28,7 +28,7 @@ from clock_fixture import clock  # noqa: E402, F401 - a fixture
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
 from pace import eventually  # noqa: E402, F401 - for tests
-from real import PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
+from real import NIGHTLY, PATIENCE, Client, Daemon, draw, find_binary  # noqa: E402
 from s3 import World  # noqa: E402
 
 import larder  # noqa: E402
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out the nightly lane. A test that is named by its own id runs, and all run where the environment asks for
     many cases.
     """
-    asked = os.environ.get("LARDER_LANE") == "nightly" or {"LARDER_CASES", "LARDER_RESUMES"} & set(os.environ)
+    asked = NIGHTLY or {"LARDER_CASES", "LARDER_RESUMES"} & set(os.environ)
     if config.getoption("--nightly") or asked:
         return
     named = tuple(a.rpartition("/")[2] for a in config.args if "::" in a)

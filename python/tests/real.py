@@ -36,6 +36,9 @@ def formats() -> Path:
     pytest.skip(f"{python} is missing (make setup makes it)")
 
 
+NIGHTLY = os.environ.get("LARDER_LANE") == "nightly"
+
+
 def night(*values: Any) -> list[Any]:
     """Values of a parametrized test that run in the nightly lane; one with several arguments is a tuple."""
     return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=pytest.mark.nightly) for v in values]

@@ -20,14 +20,14 @@ import pytest
 from conftest import eventually
 from lives import record
 from pace import pace
-from real import HERE, PATIENCE, draw, find_binary, night, pillow
+from real import HERE, NIGHTLY, PATIENCE, draw, find_binary, night, pillow
 from s3 import pack
 
 import larder
 
 pillow()
 
-KILLS = int(os.environ.get("LARDER_KILLS", "12" if os.environ.get("LARDER_LANE") == "nightly" else "6"))
+KILLS = int(os.environ.get("LARDER_KILLS", "12" if NIGHTLY else "6"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/ident"
-	"larder/internal/invariant"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 )
 
@@ -98,7 +98,7 @@ func TestMemory(t *testing.T) {
 func TestSnapshotConcurrently(t *testing.T) {
 	x := newIndex(50_000)
 	samples := 2000
-	if invariant.Enabled { // also under the race detector, which needs few
+	if testenv.Race { // it needs few, and takes six times as long
 		samples = 300
 	}
 	var wg sync.WaitGroup

@@ -151,7 +151,7 @@ def run(command: list[str]) -> tuple[int, str]:
             last = output.rfind(b"\n", 0, len(output.rstrip(b"\n"))) + 1  # where the last line begins
             sys.stdout.write(output[printed:last].decode(errors="replace"))
             sys.stdout.flush()
-            printed = max(printed, last)
+            printed = last
     os.close(come)
     os.close(ended)
     return p.returncode, output.decode(errors="replace")
