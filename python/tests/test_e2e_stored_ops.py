@@ -91,8 +91,8 @@ def test_records_of_files_and_items_in_python_give_the_same_bytes(real, written,
     count = None if steps == "all" else 2
     args = {"batch_size": 4, "shuffle": True, "seed": 5, "ragged": "list"}
     files = epochs(real(uri, transform=recipe(names)[:count], **args), names, 2)
-    own = {"num_workers": 1, "name": f"{name}-{count}", "cache": "items", "transform": recipe(scenes.names)[:count]}
-    items = epochs(real(scenes, **own, **args), scenes.names, 2)
+    own = {"num_workers": 1, "name": f"{name}-{len(scenes)}-{count}", "cache": "items"}
+    items = epochs(real(scenes, transform=recipe(scenes.names)[:count], **own, **args), scenes.names, 2)
     assert [sorted(found) for found in files] == [list(range(len(scenes)))] * 2
     assert files == items
     assert (files[0] == files[1]) == (steps != "all")
@@ -116,7 +116,7 @@ def test_steps_in_python_get_the_items_that_the_formats_own_readers_give(real, w
     uri, scenes, names = told(written, name)
     args = {"batch_size": 4, "shuffle": True, "seed": 5, "ragged": "list", "num_workers": 1}
     files = epochs(real(uri, transform=with_step(names), **args), names, 2)
-    own = {"name": f"{name}-step", "cache": "items", "transform": with_step(scenes.names)}
+    own = {"name": f"{name}-{len(scenes)}-step", "cache": "items", "transform": with_step(scenes.names)}
     items = epochs(real(scenes, **own, **args), scenes.names, 2)
     assert [sorted(found) for found in files] == [list(range(len(scenes)))] * 2
     assert files == items
