@@ -131,23 +131,16 @@ func encodingAt(h *format.PageHeader, head []byte) (int, error) {
 // fieldAt is where the value of a field of a struct begins.
 func fieldAt(b []byte, field int) (int, bool) {
 	w := walker{b: b}
-	for at := 0; ; {
-		c, ok := w.octet()
-		if !ok || c == 0 {
+	for number := 0; ; {
+		var head byte
+		var ok bool
+		if head, number, ok = w.field(number); !ok || head == 0 {
 			return 0, false
 		}
-		at += int(c >> 4)
-		if c>>4 == 0 {
-			n, ok := w.uvarint()
-			if !ok {
-				return 0, false
-			}
-			at = int(int16(n>>1) ^ -int16(n&1)) //nolint:gosec // the format's numbers have 16 bits
-		}
-		if at == field {
+		if number == field {
 			return len(b) - len(w.b), true
 		}
-		if typ := c & 15; typ > 2 && !w.value(typ, 0) {
+		if typ := head & 15; typ > 2 && !w.value(typ, 0) {
 			return 0, false
 		}
 	}

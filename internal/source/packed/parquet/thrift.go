@@ -54,25 +54,31 @@ func (w *walker) octet() (byte, bool) {
 	return c, true
 }
 
-// structure walks fields: a byte of type and step of the number (0 = the number follows), the value; 0 ends it.
+// field reads the head of the field after that of number last: a byte of type and step of the number (0 = the number
+// follows), which is 0 at the end of a struct.
+func (w *walker) field(last int) (head byte, number int, ok bool) {
+	head, ok = w.octet()
+	if !ok || head == 0 || head>>4 > 0 {
+		return head, last + int(head>>4), ok
+	}
+	n, ok := w.uvarint()
+	return head, int(int16(n>>1) ^ -int16(n&1)), ok //nolint:gosec // the format's numbers have 16 bits
+}
+
+// structure walks fields, to the end of the struct.
 func (w *walker) structure(depth int) bool {
 	if depth > maxNesting {
 		return false
 	}
 	for {
-		c, ok := w.octet()
+		head, _, ok := w.field(0)
 		if !ok {
 			return false
 		}
-		if c == 0 {
+		if head == 0 {
 			return true
 		}
-		if c>>4 == 0 {
-			if _, ok := w.uvarint(); !ok {
-				return false
-			}
-		}
-		if typ := c & 15; typ > 2 && !w.value(typ, depth) { // 1 and 2 are true and false
+		if typ := head & 15; typ > 2 && !w.value(typ, depth) { // 1 and 2 are true and false
 			return false
 		}
 	}
