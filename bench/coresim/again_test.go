@@ -11,6 +11,7 @@ import (
 	"larder/dsa"
 	"larder/internal/ident"
 	"larder/internal/invariant"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 	"larder/jobs"
 )
@@ -181,7 +182,7 @@ func hadBefore(t *testing.T, res *Result, x Resumed) {
 // Connections are cut, daemons die, jobs are resumed by others, in random worlds: every epoch is whole, and an index
 // stream holds the picks that its client asked for. The first worlds are in TestDecisionsStayWhatTheyWere.
 func TestInterruptedWorlds(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(lane.Times(15, 40))
 	if testing.Short() || invariant.Enabled {
 		seeds = 10
 	}

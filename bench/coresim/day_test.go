@@ -79,7 +79,7 @@ func TestDays(t *testing.T) {
 				}
 			}
 		}
-		if seed == first { // one seed, one trace
+		if seed == first && lane.Nightly() { // one seed, one trace; by day the recorded hashes say it
 			m, clients := day(seed)
 			if again, err := Run(m, clients, 25*time.Hour); err != nil || again.Hash != res.Hash {
 				t.Errorf("day %d again: %x and %x, %v", seed, res.Hash, again.Hash, err)

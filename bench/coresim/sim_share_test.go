@@ -196,7 +196,7 @@ func TestNothingIsAugmentedTwiceForOneJob(t *testing.T) {
 // TestSharingChangesNoEpoch: whether augmented samples are shared, and how large the tiers are, every job gets the same
 // multiset in every epoch, and what is fixed stays the same order.
 func TestSharingChangesNoEpoch(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(lane.Times(20, 40)) {
 		type key struct {
 			job   string
 			epoch uint32
