@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"larder/internal/demo"
 	"larder/internal/testenv"
+	"larder/internal/testenv/lane"
 )
 
 // TestDemo runs the built binary, since the demo starts itself again as its daemons and clients.
@@ -147,6 +149,7 @@ func demoWhole(t *testing.T, bin string) {
 
 // Whenever and however it is interrupted, nothing stays.
 func demoInterrupted(t *testing.T, bin string) {
+	jobs := strconv.Itoa(lane.Times(2, 4))
 	for _, c := range []struct {
 		name, at string
 		signals  []syscall.Signal
@@ -154,13 +157,13 @@ func demoInterrupted(t *testing.T, bin string) {
 	}{
 		{"drawing", "drawing", []syscall.Signal{syscall.SIGINT}, 130},
 		{"daemons start", "drew", []syscall.Signal{syscall.SIGTERM}, 143},
-		{"unshared", "unshared: 4 jobs", []syscall.Signal{syscall.SIGINT}, 130},
+		{"unshared", "unshared: " + jobs + " jobs", []syscall.Signal{syscall.SIGINT}, 130},
 		{"unshared, twice", "epoch 1 of", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130},
 		{"between", "unshared: ", []syscall.Signal{syscall.SIGHUP}, 129},
-		{"shared", "shared: 4 jobs, one", []syscall.Signal{syscall.SIGINT}, 130},
+		{"shared", "shared: " + jobs + " jobs, one", []syscall.Signal{syscall.SIGINT}, 130},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := newDemoRun(t, bin, "--samples", "60", "--epochs", "3")
+			d := newDemoRun(t, bin, "--jobs", jobs, "--samples", "60", "--epochs", "3")
 			done, matches := false, 0
 			code := d.run(func(line string) {
 				if done || !strings.Contains(line, c.at) {
