@@ -245,7 +245,7 @@ cross: ## 64-bit ARM: the portable build; with CC_ARM64 the C code too, with qem
 	@if ! command -v $(CC_ARM64) >/dev/null; then \
 	  echo "no $(CC_ARM64): the C code was not compiled (Debian: apt-get install gcc-aarch64-linux-gnu)"; exit 0; \
 	fi; set -x; \
-	  $(CC_ARM64) -std=c11 -O3 -Wall -Wextra -fsyntax-only internal/prep/kernel.c; \
+	  $(CC_ARM64) -std=c11 -O3 -Wall -Wextra -fsyntax-only internal/prep/kernel/kernel.c; \
 	  if command -v $(QEMU_ARM64) >/dev/null && $(JPEG_PROGRAM) | $(CC_ARM64) -E - >/dev/null 2>&1; then \
 	    mkdir -p out; CGO_ENABLED=1 GOARCH=arm64 CC=$(CC_ARM64) $(GO) test -c -tags turbo \
 	      -ldflags '-linkmode external -extldflags -static' -o $(abspath out)/prep-arm64.test ./internal/prep; \

@@ -110,7 +110,7 @@ var allowed = map[string][]string{
 		"larder/internal/xrand"},
 	"larder/internal/prep": {"larder/internal/errs", "larder/internal/units", "larder/internal/nearest",
 		"larder/internal/ident", "larder/internal/xrand", "larder/internal/invariant", "larder/internal/raster",
-		"larder/internal/record"},
+		"larder/internal/record", "larder/internal/prep/kernel"},
 	"larder/internal/prep/fields": {"larder/internal/errs", "larder/internal/nearest", "larder/internal/prep",
 		"larder/internal/record", "larder/internal/units", "larder/proto/larder/v1"},
 	"larder/internal/raster": {},

@@ -20,16 +20,17 @@
 //
 // # Kernels
 //
-// Builds with libjpeg-turbo also resize, adjust colours and finish in C (kernel.c), with the instruction set that the
-// processor has, one call and one pass an image, from the decoded pixels to the destination. The Go code beside it
-// (resize.go, color.go, finish.go) is its twin: the same bits, what other builds run, and what the tests hold it to.
+// Builds with libjpeg-turbo also resize, adjust colours and finish in C (package kernel), with the instruction set
+// that the processor has, one call and one pass an image, from the decoded pixels to the destination. The Go code
+// beside it (resize.go, color.go, finish.go) is its twin: the same bits, what other builds run, and what the tests
+// hold it to.
 //
 // DecodeInto, for samples that nothing keeps, decodes only the part of a JPEG image that the first op reads. The pixels
 // are those of the whole image, and a damaged file is good or bad whatever the crop.
 //
-// Matrices, blurs and sharpness run in C too (kernel_more.h, beside affine.go and blur.go). Matrices follow Pillow's
-// Geometry.c, in 16.16 bits or in float64; angles come through trig.go, rounded as Python's. GaussianBlur sums up fused
-// products in the order of torch's convolution. What a table can do (table.go) stays in Go.
+// Matrices, blurs and sharpness run in C too (kernel/kernel_more.h, beside affine.go and blur.go). Matrices follow
+// Pillow's Geometry.c, in 16.16 bits or in float64; angles come through trig.go, rounded as Python's. GaussianBlur
+// sums up fused products in the order of torch's convolution. What a table can do (table.go) stays in Go.
 //
 // # Erasing
 //
@@ -38,10 +39,10 @@
 //
 // # Planes
 //
-// DecodeCompact gives the form that tiers keep. JPEG images with colour at half the width or at half of both sides, and
-// grey ones, stay in planes (planes.go), with 1.5, 2 or 1 bytes a pixel. Augment converts the part that its first step
-// reads (kernel_planes.h); every sample has the bytes that it has by way of RGB. The kernels are held to libjpeg's own
-// RGB, and to a naive twin in the tests.
+// DecodeCompact gives the form that tiers keep. JPEG images with colour at half the width or at half of both sides,
+// and grey ones, stay in planes (planes.go), with 1.5, 2 or 1 bytes a pixel. Augment converts the part that its first
+// step reads (kernel/kernel_planes.h); every sample has the bytes that it has by way of RGB. The kernels are held to
+// libjpeg's own RGB, and to a naive twin in the tests.
 //
 // # Randomness
 //

@@ -3,6 +3,7 @@
 package prep
 
 /*
+#cgo CFLAGS: -O3 -std=c11
 #cgo noescape larder_jpeg_decode
 #cgo nocallback larder_jpeg_decode
 #include "turbo.h"
@@ -12,7 +13,10 @@ import "C"
 import (
 	"errors"
 	"runtime"
+	"unsafe"
 )
+
+func octets(s []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 // DecoderName says which JPEG decoder this build has.
 func DecoderName() string { return "libjpeg-turbo" }

@@ -2,43 +2,31 @@
 
 package prep
 
-/*
-#cgo CFLAGS: -O3 -std=c11
-#cgo noescape larder_geo_run
-#cgo nocallback larder_geo_run
-#cgo noescape larder_color_run
-#cgo nocallback larder_color_run
-#cgo noescape larder_planes_run
-#cgo nocallback larder_planes_run
-#cgo noescape larder_finish_run
-#cgo nocallback larder_finish_run
-#include "kernel.h"
-*/
-import "C"
-
 import (
 	"math"
-	"unsafe"
+
+	"larder/internal/prep/kernel"
 )
 
 // bestLevel is the best instruction set of this processor that kernel.c knows; 0 would be the Go twin.
-var bestLevel = int(C.larder_cpu_level())
+var bestLevel = kernel.BestLevel()
 
 // planesLevel is the least level at which images may be planar. From there on augmenting one takes 0.9 to 1.03 of the
 // time that it takes from RGB. The portable code takes 1.35, more than the memory is worth.
-const planesLevel = C.LARDER_SSE4
+const planesLevel = kernel.SSE4
 
 // KernelName says which code resizes and adjusts colours: the same bits come from all of them.
 func KernelName() string {
 	return [...]string{"go", "c", "c (sse4.1)", "c (avx2)", "c (avx512)"}[bestLevel]
 }
 
-// kernel is what a worker hands to C. Nothing in it points anywhere, so that a call pins and copies nothing.
-type kernel struct {
-	geo    C.larder_geo
-	planes C.larder_planes
-	color  [4 * maxOps]C.larder_color
-	more   kernelMore
+// kernels is what a worker hands to C.
+type kernels struct {
+	geo    kernel.Geo
+	planes kernel.Planes
+	color  [4 * maxOps]kernel.Color
+	affine kernel.Affine
+	blur   kernel.Blur
 }
 
 // pack lays out the weights for the horizontal pass in C: groups of four a column, zeros behind the last weight.
@@ -68,9 +56,6 @@ func (c *coeffs) pack() {
 	c.reach = reach + 12*(c.groups-1) + 16
 }
 
-func ints(s []int32) *C.int32_t  { return (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(s))) }
-func octets(s []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(s))) }
-
 // geoC runs a stepGeo in C and, if r is not nil, finishes for it. It returns false, and has done nothing, for what Go
 // does (nearest) or does as fast (a plain crop).
 func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
@@ -79,97 +64,95 @@ func (w *Worker) geoC(s *step, img Image, dst []byte, r *Recipe) bool {
 		return false
 	}
 	src := img.view(s.src)
-	g := &w.kernel.geo
-	*g = C.larder_geo{
-		src_len: C.int64_t(len(src.pix)), src_stride: C.int64_t(src.stride), src_w: C.int32_t(src.w),
-		skip_x: C.int32_t(s.skipX), skip_y: C.int32_t(s.skipY), win_x: C.int32_t(s.win.x), win_y: C.int32_t(s.win.y),
-		win_w: C.int32_t(s.win.w), win_h: C.int32_t(s.win.h),
-		first: C.int32_t(s.win.y), rows: C.int32_t(s.win.h), level: C.int32_t(w.level), out: C.LARDER_U8_HWC,
+	g := &w.kernels.geo
+	*g = kernel.Geo{
+		SrcLen: int64(len(src.pix)), SrcStride: int64(src.stride), SrcW: int32(src.w),
+		Skip:  [2]int32{int32(s.skipX), int32(s.skipY)},
+		Win:   [4]int32{int32(s.win.x), int32(s.win.y), int32(s.win.w), int32(s.win.h)},
+		First: int32(s.win.y), Rows: int32(s.win.h),
+		Output: kernel.Output{Level: int32(w.level), Out: kernel.U8HWC},
 	}
-	g.mid_stride = C.int64_t(4*s.win.w + 64)
+	g.MidStride = int64(4*s.win.w + 64)
 	var h, v *coeffs
 	ring, reach := 4, 3*(s.win.x+s.win.w-s.skipX)+16
 	if s.rw != src.w {
 		h = w.horiz.get(src.w, s.rw, s.filter)
 		h.pack()
 		reach = h.reach - 3*s.skipX
-		g.h_groups, g.h_reach = C.int32_t(h.groups), C.int32_t(reach)
+		g.HGroups, g.HReach = int32(h.groups), int32(reach)
 	}
 	if s.rh != src.h {
 		v = w.vert.get(src.h, s.rh, s.filter)
 		first, end := v.span(s.win.y, s.win.h)
-		g.first, g.rows, g.v_taps = C.int32_t(first), C.int32_t(end-first), C.int32_t(v.ksize)
+		g.First, g.Rows, g.VTaps = int32(first), int32(end-first), int32(v.ksize)
 		ring = min(v.ksize+3, end-first)
 	}
-	g.ring = C.int32_t(ring)
+	g.Ring = int32(ring)
 	if s.hflip {
-		g.hflip = 1
+		g.Flip[0] = 1
 	}
 	if s.vflip {
-		g.vflip = 1
+		g.Flip[1] = 1
 	}
-	var lut *C.float
+	var lut []float32
 	if r != nil {
 		lut = r.outputC(g)
 		if len(dst) >= streamBytes {
-			g.stream = 1
+			g.Stream = 1
 		}
 	}
-	scratch := w.buffer(bufRows, (ring+1)*int(g.mid_stride)+4*reach)
-	var hb, hk, vb, vk *C.int32_t
+	scratch := w.buffer(bufRows, (ring+1)*int(g.MidStride)+4*reach)
+	var by [2]kernel.Weights
 	if h != nil {
-		hb, hk = ints(h.bounds), ints(h.packed)
+		by[0] = kernel.Weights{Bounds: h.bounds, Values: h.packed}
 	}
 	if v != nil {
-		vb, vk = ints(v.bounds), ints(v.k)
+		by[1] = kernel.Weights{Bounds: v.bounds, Values: v.k}
 	}
-	C.larder_geo_run(g, octets(src.pix), hb, hk, vb, vk, lut, octets(scratch), octets(dst))
+	g.Run(src.pix, scratch, dst, by, lut)
 	return true
 }
 
 // outputC says in g how r's output is written.
-func (r *Recipe) outputC(g *C.larder_geo) *C.float {
+func (r *Recipe) outputC(g *kernel.Geo) []float32 {
 	floats, hwc := r.lut != nil, r.out.Layout == HWC
 	switch {
 	case !floats && r.channels == 1:
-		g.out = C.LARDER_U8_ONE
+		g.Out = kernel.U8One
 	case r.out.Ragged || !floats && hwc:
-		g.out = C.LARDER_U8_HWC
+		g.Out = kernel.U8HWC
 	case !floats:
-		g.out = C.LARDER_U8_CHW
+		g.Out = kernel.U8CHW
 	case r.channels == 1:
-		g.out = C.LARDER_F32_ONE
+		g.Out = kernel.F32One
 	case hwc:
-		g.out = C.LARDER_F32_HWC
+		g.Out = kernel.F32HWC
 	default:
-		g.out = C.LARDER_F32_CHW
+		g.Out = kernel.F32CHW
 	}
 	if !floats {
 		return nil
 	}
 	if r.affine.ok {
-		g.affine = 1
+		g.Affine = 1
 		for c := range 3 {
-			g.mean[c], g.std[c], g.inv[c] = C.float(r.affine.mean[c]), C.float(r.affine.std[c]), C.float(1/r.affine.std[c])
+			g.Mean[c], g.Std[c], g.Inv[c] = r.affine.mean[c], r.affine.std[c], 1/r.affine.std[c]
 		}
 		if !r.affine.product {
-			g.correction = 1.0 / 255
+			g.Correction = 1.0 / 255
 		}
 	}
-	return (*C.float)(unsafe.Pointer(&r.lut[0][0]))
+	return r.lut[0][:] // the first of 3 x 256
 }
 
 // finishC is finish in C.
 func (w *Worker) finishC(r *Recipe, img Image, dst []byte) bool {
 	if w.level > 0 && r.lut == nil && r.channels == 3 && !r.out.Ragged {
-		stream, out := C.int(0), C.int(C.LARDER_U8_CHW)
-		if len(dst) >= streamBytes {
-			stream = 1
-		}
+		out := kernel.U8CHW
 		if r.out.Layout == HWC {
-			out = C.LARDER_U8_HWC
+			out = kernel.U8HWC
 		}
-		C.larder_finish_run(C.int(w.level), out, octets(img.Pix), C.int64_t(img.W*img.H), octets(dst), stream)
+		kernel.Finish(w.level, out, img.Pix[:3*img.W*img.H], dst, len(dst) >= streamBytes)
 		return true
 	}
 	all := box{w: img.W, h: img.H}
@@ -179,28 +162,28 @@ func (w *Worker) finishC(r *Recipe, img Image, dst []byte) bool {
 
 // colorC runs colour steps in C, in place.
 func (w *Worker) colorC(steps []step, pix []byte) bool {
-	if w.level == 0 || len(steps) > len(w.kernel.color) {
+	if w.level == 0 || len(steps) > len(w.kernels.color) {
 		return false
 	}
 	for i := range steps {
-		c := C.larder_color{f: C.float(steps[i].f), hue: C.int32_t(steps[i].hue)}
+		c := kernel.Color{F: steps[i].f, Hue: int32(steps[i].hue)}
 		switch steps[i].kind {
 		case stepBrightness:
-			c.kind = C.LARDER_BRIGHTNESS
+			c.Kind = kernel.Brightness
 		case stepContrast:
-			c.kind = C.LARDER_CONTRAST
+			c.Kind = kernel.Contrast
 		case stepSaturation:
-			c.kind = C.LARDER_SATURATION
+			c.Kind = kernel.Saturation
 		case stepHue:
-			c.kind = C.LARDER_HUE
+			c.Kind = kernel.Hue
 		case stepGray:
-			c.kind = C.LARDER_GRAY
+			c.Kind = kernel.Gray
 		default:
 			return false
 		}
-		w.kernel.color[i] = c
+		w.kernels.color[i] = c
 	}
-	C.larder_color_run(C.int(w.level), octets(pix), C.int64_t(len(pix)/3), &w.kernel.color[0], C.int(len(steps)))
+	kernel.RunColors(w.level, pix, w.kernels.color[:len(steps)])
 	return true
 }
 
@@ -229,11 +212,10 @@ func (r *Recipe) tryAffine(by affine) {
 // planesC converts a part of a planar image; x of part is even where chroma has half of the width. dst has room for
 // planesSlack bytes more than the part.
 func (w *Worker) planesC(img Image, part box, dst []byte) {
-	p := &w.kernel.planes
-	*p = C.larder_planes{
-		kind: C.int32_t(img.Planes), w: C.int32_t(img.W), h: C.int32_t(img.H), level: C.int32_t(max(w.level, 1)),
-		x: C.int32_t(part.x), y: C.int32_t(part.y), cols: C.int32_t(part.w), rows: C.int32_t(part.h),
+	p := &w.kernels.planes
+	*p = kernel.Planes{
+		Kind: int32(img.Planes), W: int32(img.W), H: int32(img.H), Level: int32(max(w.level, 1)),
+		X: int32(part.x), Y: int32(part.y), Cols: int32(part.w), Rows: int32(part.h),
 	}
-	scratch := w.buffer(bufRows, 2*(part.w+planesSlack))
-	C.larder_planes_run(p, octets(img.Pix), octets(scratch), octets(dst))
+	p.Run(img.Pix, w.buffer(bufRows, 2*(part.w+planesSlack)), dst)
 }

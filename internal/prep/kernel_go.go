@@ -12,7 +12,7 @@ func KernelName() string { return "go" }
 // planesLevel is out of reach: images stay packed in this build.
 const planesLevel = 1
 
-type kernel struct{}
+type kernels struct{}
 
 func (w *Worker) geoC(*step, Image, []byte, *Recipe) bool    { return false }
 func (w *Worker) finishC(*Recipe, Image, []byte) bool        { return false }

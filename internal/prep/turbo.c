@@ -1,7 +1,7 @@
 //go:build cgo && turbo
 
 #include "turbo.h"
-#include "kernel.h"
+#include "kernel/kernel.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -168,7 +168,7 @@ static int has_planes(j_decompress_ptr d, int kind) {
 	       c[2].h_samp_factor == 1 && c[2].v_samp_factor == 1;
 }
 
-/* The planes as kernel.h lays them out. libjpeg writes whole blocks, so rows come by way of its memory. */
+/* The planes as kernel/kernel.h lays them out. libjpeg writes whole blocks, so rows come by way of its memory. */
 static void read_planes(j_decompress_ptr d, uint8_t *dst, int kind) {
 	JSAMPARRAY rows[3];
 	JDIMENSION w = d->output_width, h = d->output_height, across = (w + 1) / 2;

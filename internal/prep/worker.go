@@ -46,18 +46,18 @@ const hintBad = `replace the file, or continue without it by on_error="skip" or 
 
 // Worker decodes and runs ops. It owns its buffers and decoder; it belongs to one goroutine.
 type Worker struct {
-	limits Limits
-	jpeg   jpegDecoder
-	horiz  coeffCache
-	vert   coeffCache
-	steps  []step
-	bufs   [numBufs][]byte
-	kernel kernel
-	level  int // instruction set of the kernels in C; 0 = the twin in Go
-	tabX   []int32
-	tabY   []int32
-	floats []float32 // weights of a blur
-	tables tables
+	limits  Limits
+	jpeg    jpegDecoder
+	horiz   coeffCache
+	vert    coeffCache
+	steps   []step
+	bufs    [numBufs][]byte
+	kernels kernels
+	level   int // instruction set of the kernels in C; 0 = the twin in Go
+	tabX    []int32
+	tabY    []int32
+	floats  []float32 // weights of a blur
+	tables  tables
 
 	outside Outside // decodes in the place of this worker; nil = it decodes itself
 }
