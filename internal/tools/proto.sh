@@ -9,7 +9,7 @@
 set -euo pipefail
 tools=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
-export PATH=$tools:$PATH
+export PATH=$tools:$tools/python/bin:$PATH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 say() { echo "proto: $*"; }

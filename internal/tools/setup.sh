@@ -120,6 +120,25 @@ go_modules() {
   echo "$now" >"$stamp"
 }
 
+# lint_modules lets golangci-lint read the modules of others once: what it found in them is in its cache then, under its
+# version and settings. A package that imports all of them makes it do so.
+lint_modules() {
+  local root=$here/../.. stamp=$tools/linted now room
+  now=$(cat "$tools/go.sum.compiled" "$root/.golangci.yml" "$here/lint/go.mod")
+  [ "$(cat "$stamp" 2>/dev/null)" != "$now" ] || return 0
+  say "linting Go modules"
+  room=$root/out/_modules # the underscore keeps it out of ./...
+  mkdir -p "$room"
+  (
+    cd "$root"
+    others=$(go list -deps -test -tags "${TAGS-}" ./... | grep -vE ' |^main$|\.test$|^larder|^unsafe$|(^|/)(internal|vendor)(/|$)')
+    printf 'package modules\n\nimport (\n%s\n)\n' "$(sed 's/.*/\t_ "&"/' <<<"$others")" >"$room/modules.go"
+    GOGC=off GOMEMLIMIT=3GiB "$tools/golangci-lint" run --issues-exit-code 0 --build-tags "${TAGS-}" ./out/_modules >/dev/null
+  ) || say "the modules could not be linted: make check does it"
+  rm -r "$room"
+  echo "$now" >"$stamp"
+}
+
 # go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
 go_tool() {
   local room=$1 module=$2 package=$3 binary want have
@@ -131,7 +150,7 @@ go_tool() {
   (cd "$here/$room" && go build -o "$binary" "$package")
 }
 
-# python_tools installs the type checkers and the linter into an environment of their own.
+# python_tools installs the type checkers, the linter and buf into an environment of their own.
 python_tools() {
   local list=$here/python/requirements.txt home=$tools/python
   cmp -s "$list" "$home/requirements.txt" && return
@@ -149,9 +168,9 @@ else
   say "not root on Debian: no system package is installed (for the fast decoder and the tests: ${packages[*]} $browser)"
 fi
 environment
-if "$venv/bin/python" -c 'import torch, torchvision' 2>/dev/null; then
-  say "testing against torch" \
-    "$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)')"
+if torch=$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)' \
+  2>/dev/null); then
+  say "testing against torch $torch"
   [ -z "$nightly" ] || formats
 elif [ -n "${CI:-}" ]; then
   say "torch and torchvision are mandatory in CI and could not be installed"
@@ -168,8 +187,8 @@ go_modules
 [ -z "$nightly" ] || azurite
 if [ -n "$tools" ]; then
   go_tool lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-  go_tool proto github.com/bufbuild/buf github.com/bufbuild/buf/cmd/buf
   go_tool proto google.golang.org/protobuf google.golang.org/protobuf/cmd/protoc-gen-go
   go_tool proto google.golang.org/grpc/cmd/protoc-gen-go-grpc google.golang.org/grpc/cmd/protoc-gen-go-grpc
   python_tools
+  lint_modules
 fi
