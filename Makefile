@@ -72,7 +72,7 @@ test: setup build ## every unit, property and golden test, and each promise agai
 .PHONY: test-go
 test-go: ## Go tests: all but those of make check, of the fault lane and of test-pure
 	$(LAZY) $(REQUIRE_TORCH) LARDER_PYTHON=$(abspath $(VENV))/bin/python GO='$(GO)' $(RUN) go \
-	  --flags "-tags '$(TAGS)' $(GO_FAST) -skip '$(REFERENCES)'" $$(internal/tools/lanes/packages.sh rest)
+	  --flags "-p 3 -tags '$(TAGS)' $(GO_FAST) -skip '$(REFERENCES)'" $$(internal/tools/lanes/packages.sh rest)
 
 .PHONY: test-pure
 test-pure: ## the pure Go packages, with their assertions
@@ -193,7 +193,7 @@ check-counts: build ## what may not grow back; no test disappears without a reas
 
 .PHONY: generate
 generate: tools ## generate Go from proto, and the references in docs/
-	cd proto && PATH=$(TOOLS):$$PATH buf generate
+	cd proto && PATH=$(TOOLS):$(TOOLS)/python/bin:$$PATH buf generate
 	$(GO) test -tags '$(TAGS)' -run '^TestGenerated$$' ./cmd/larder -update
 
 .PHONY: docs

@@ -189,7 +189,7 @@ func demoInterrupted(t *testing.T, bin string) {
 
 // When the reader of its output goes away, the demo goes too, and cleans up.
 func demoIntoAClosedPipe(t *testing.T, bin string) {
-	d := newDemoRun(t, bin, "--samples", "60", "--epochs", "1")
+	d := newDemoRun(t, bin, "--jobs", "2", "--samples", "60", "--epochs", "1")
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func demoIntoAClosedPipe(t *testing.T, bin string) {
 // A demo that is killed cannot clean up its folder; its children die all the same, and the next demo takes the folder
 // away.
 func demoKilled(t *testing.T, bin string) {
-	d := newDemoRun(t, bin, "--samples", "60", "--epochs", "3")
+	d := newDemoRun(t, bin, "--jobs", "2", "--samples", "60", "--epochs", "3")
 	d.run(func(line string) {
 		if strings.Contains(line, "epoch 1 of") {
 			_ = d.cmd.Process.Kill()
@@ -218,7 +218,7 @@ func demoKilled(t *testing.T, bin string) {
 	if err != nil || len(left) != 1 {
 		t.Fatalf("left: %v, %v; a killed demo leaves its folder", left, err)
 	}
-	next := newDemoRun(t, bin, "--samples", "60", "--epochs", "1", "--report", "")
+	next := newDemoRun(t, bin, "--jobs", "2", "--samples", "60", "--epochs", "1", "--report", "")
 	next.tmp = d.tmp
 	next.cmd.Env = append(os.Environ(), "TMPDIR="+d.tmp)
 	if code := next.run(nil); code != 0 {
