@@ -75,8 +75,10 @@ test-go: ## Go tests: all but those of make check, of the fault lane and of test
 	  --flags "-p 3 -tags '$(TAGS)' $(GO_FAST) -skip '$(REFERENCES)'" $$(internal/tools/lanes/packages.sh rest)
 
 .PHONY: test-pure
-test-pure: ## the pure Go packages, with their assertions
+test-pure: ## the pure Go packages, with their assertions; the longest statistics without
 	$(LAZY) GO='$(GO)' $(RUN) go --flags "-tags '$(TAGS)$(comma)invariants' $(GO_FAST)" $$(internal/tools/lanes/packages.sh pure)
+	$(LAZY) GO='$(GO)' $(RUN) go --flags "-tags '$(TAGS)' $(GO_FAST) -run '$(LONG)'" ./dsa ./internal/coordinator
+LONG := ^Test(NoSampleIsEarlyForEver|NoStepIsLongerForALargerDataset)$$
 
 .PHONY: test-python
 test-python: build-stepped ## Python tests against the real daemon, and of what the benchmarks compute
@@ -120,7 +122,7 @@ race: ## packages that start goroutines, under the race detector, without what i
 
 .PHONY: faults
 faults: ## the built daemon killed, cut off, on a full disk: a few of each
-	LARDER_PYTHON=$(abspath $(VENV))/bin/python $(RUN) go --flags "-short $(GO_FAST) -tags '$(TAGS)'" ./internal/chaostest
+	LARDER_PYTHON=$(abspath $(VENV))/bin/python $(RUN) go --flags "$(GO_FAST) -tags '$(TAGS)'" ./internal/chaostest
 
 .PHONY: flaky
 flaky: ## make test ten times, five of them beside a full load; one failure fails it

@@ -21,8 +21,8 @@ import (
 // and what the mean position of every class of samples must be in every epoch of every job. It knows nothing of how the
 // sampler works.
 
-// corpusSize is how many worlds there are: 240, fewer under the race detector, as many as LARDER_SIM_SEEDS says at
-// night.
+// corpusSize is how many worlds there are: 240 at night, 24 by day, with the invariants; without them as many as
+// LARDER_SIM_SEEDS says.
 func corpusSize() int {
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_SEEDS")); err == nil && n > 0 && !invariant.Enabled {
 		return n

@@ -413,8 +413,8 @@ func factorial(n int) int {
 	return f
 }
 
-// effort is how often a statistical test repeats: n times in make nightly, a third of that in make test, a tenth with
-// the invariants. Thresholds are computed from the number.
+// effort is how often a statistical test repeats: n times in make nightly, a tenth of that with the invariants, which
+// make test has, and a third elsewhere. Thresholds are computed from the number.
 func effort(n int) int {
 	if invariant.Enabled {
 		return n / 10

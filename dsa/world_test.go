@@ -424,8 +424,8 @@ func (w *world) subset(job, epoch int) []ident.ObjectID {
 	return w.jobs[job].spec.Subset
 }
 
-// effort is how often something repeats: n times in make nightly, a third of that in make test, a tenth with the
-// invariants. Thresholds are computed from the number.
+// effort is how often something repeats: n times in make nightly, a tenth of that with the invariants, which make
+// test has, and a third elsewhere. Thresholds are computed from the number.
 func effort(n int) int {
 	if invariant.Enabled {
 		return max(1, n/10)

@@ -20,13 +20,17 @@ def compiler() -> str:
     return os.environ.get("CC", "cc")
 
 
-def bare() -> tuple[str, str]:
-    """The bare C loop over libjpeg-turbo, compiled, and why there is none when it is empty."""
-    program = out_dir() / "bare"
+def bare_command(program: pathlib.Path) -> list[str]:
+    """What compiles the bare C loop over libjpeg-turbo."""
     prep = ROOT / "internal/prep"
-    done = subprocess.run([compiler(), "-O3", "-march=native", "-std=c11", f"-I{prep}", "-o", str(program),
-                           str(prep / "testdata/bare/bare.c"),
-                           str(prep / "kernel.c"), "-ljpeg", "-lm"], capture_output=True, text=True)
+    return [compiler(), "-O3", "-march=native", "-std=c11", f"-I{prep / 'kernel'}", "-o", str(program),
+            str(prep / "testdata/bare/bare.c"), str(prep / "kernel/kernel.c"), "-ljpeg", "-lm"]
+
+
+def bare() -> tuple[str, str]:
+    """The bare C loop, compiled, and why there is none when it is empty."""
+    program = out_dir() / "bare"
+    done = subprocess.run(bare_command(program), capture_output=True, text=True)
     return (str(program), "") if done.returncode == 0 else ("",
                                                             (done.stderr.strip().splitlines()
                                                              or ["the compiler failed"])[0])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -54,6 +57,14 @@ def test_what_was_measured_in_turn_in_one_run_is_compared_run_by_run() -> None:
     assert (f.value, f.low, f.high) == pytest.approx((0.78, 0.75, 0.8)) and f.met
     apart = {"mine": [{"k": r["k"]} for r in some["mine"]], "other": [{"of": r["of"]} for r in some["mine"]]}
     assert not figures.figure(Bar("x", Source("mine", "k"), 0.7, (Source("other", "of"),)), apart).met
+
+
+def test_the_bare_loop_compiles(tmp_path):
+    command = native.bare_command(tmp_path / "bare")
+    if not shutil.which(command[0]) or "turbo" not in os.environ.get("TAGS", "turbo"):
+        pytest.skip("there is no C compiler, or no libjpeg-turbo")
+    done = subprocess.run([*command, "-fsyntax-only"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_bare_loop_is_given_what_it_knows() -> None:

@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,7 +19,6 @@ const mostEntries = 30
 
 const (
 	waitsList = "testdata/waits.txt"
-	waitsTodo = "testdata/waits-todo.txt" // while tests are converted; its entries need not be used
 	root      = "../.."
 )
 
@@ -49,12 +47,12 @@ func entries(text string) (map[string]string, error) {
 
 // unlisted returns what is wrong with waits beside the entries that excuse them: waits without an entry, entries
 // without a wait, too many entries.
-func unlisted(found []finding, list, todo map[string]string) []string {
+func unlisted(found []finding, list map[string]string) []string {
 	var out []string
 	used := map[string]bool{}
 	for _, f := range found {
 		used[f.place] = true
-		if list[f.place] == "" && todo[f.place] == "" {
+		if list[f.place] == "" {
 			out = append(out, f.String())
 		}
 	}
@@ -73,9 +71,6 @@ func unlisted(found []finding, list, todo map[string]string) []string {
 func readEntries(t *testing.T, name string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) && name == waitsTodo {
-		return nil
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +96,7 @@ func TestArchWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	found = append(found, pythonWaits(t, root, pythonTests(t))...)
-	bad := unlisted(found, readEntries(t, waitsList), readEntries(t, waitsTodo))
+	bad := unlisted(found, readEntries(t, waitsList))
 	for _, s := range bad {
 		t.Error(s)
 	}

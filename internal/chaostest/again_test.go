@@ -3,6 +3,8 @@ package chaostest
 import (
 	"syscall"
 	"testing"
+
+	"larder/internal/testenv"
 )
 
 // TestStartsRightAfterAKill: the kernel takes its time to free the memory of a daemon that was killed, and its locks
@@ -12,7 +14,7 @@ func TestStartsRightAfterAKill(t *testing.T) {
 	d := newDaemon(t)
 	d.must()
 	c := train(d, specs(dir, "again-"), 0)
-	for range times(t, "LARDER_KILLS", 8) {
+	for range testenv.Count(t, "LARDER_KILLS", 2) {
 		c.more(2)
 		if err := d.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)

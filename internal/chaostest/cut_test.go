@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/client"
+	"larder/internal/testenv"
 	"larder/internal/xrand"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -152,7 +153,7 @@ func descriptors(oob []byte) (out []int) {
 // continues with the very next batch: no epoch is restarted or given up, nothing in one is lost or repeated.
 // LARDER_CUTS is how many cuts.
 func TestConnectionsAreCut(t *testing.T) {
-	cuts := times(t, "LARDER_CUTS", 60)
+	cuts := testenv.Count(t, "LARDER_CUTS", 15)
 	r := seed(t)
 	dir := images(t, 60, 24, 20)
 	d := newDaemon(t, "--set", "jobs.lease=10m") // a busy machine may keep a client from returning within 30 s

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	larderv1 "larder/proto/larder/v1"
+
+	"larder/internal/testenv"
 )
 
 var isolated = []string{"--set", "prep.isolation=process", "--set", "prep.workers=2", "--set", "tiers.encoded=0",
@@ -36,7 +38,7 @@ func (d *daemon) decoders() (pids []int) {
 // The daemon lives, the auditor finds every epoch whole, and no sample is bad. Then SIGKILL to the daemon: none of them
 // is left. LARDER_KILLS is how many.
 func TestDecodersAreKilled(t *testing.T) {
-	kills := times(t, "LARDER_KILLS", 20)
+	kills := testenv.Count(t, "LARDER_KILLS", 5)
 	r := seed(t)
 	d := newDaemon(t, isolated...)
 	d.must()

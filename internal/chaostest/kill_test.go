@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"larder/internal/testenv"
 )
 
 // points are the calls to the state directory that a process can die before, in the middle of, or after, or that can
@@ -30,7 +32,7 @@ const inALife = 120
 // when a random number of batches has been taken. All jobs continue; the auditor finds every epoch whole; a fixed order
 // is that of a daemon that was not killed. LARDER_KILLS is how many.
 func TestDaemonIsKilled(t *testing.T) {
-	kills := times(t, "LARDER_KILLS", 24)
+	kills := testenv.Count(t, "LARDER_KILLS", 6)
 	r := seed(t)
 	dir := images(t, 90, 24, 20)
 	d := newDaemon(t)
@@ -118,8 +120,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 // for all n up to where nothing is called any more: the daemon stops with its exit code for that, promises nothing
 // after it, and the next one continues. LARDER_DISK_FAILS is how many n of a kind are tried.
 func TestDiskFails(t *testing.T) {
-	slow(t)
-	most := times(t, "LARDER_DISK_FAILS", 2)
+	most := testenv.Count(t, "LARDER_DISK_FAILS", 1)
 	dir := images(t, 60, 24, 20)
 	d := newDaemon(t)
 	d.must()

@@ -10,13 +10,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"larder/internal/testenv"
 )
 
 // TestDiskIsFull (R12): the state directory is on a real file system of 64 MiB that is filled up and emptied again
 // while jobs train. The daemon waits or stops, and nothing that was given out is lost. LARDER_FULL_DISKS is how many
 // times.
 func TestDiskIsFull(t *testing.T) {
-	cycles, unharmed := times(t, "LARDER_FULL_DISKS", 3), 10_000 // batches; room of its own is used up before
+	cycles, unharmed := testenv.Count(t, "LARDER_FULL_DISKS", 1), 10_000 // batches; room of its own is used up before
 	if cycles > 3 {
 		unharmed *= 4
 	}
@@ -161,9 +163,8 @@ func (g *group) used() (n int64) {
 // night. The kernel kills no process, and all jobs continue. LARDER_MEMORY_SECONDS is how long on two processors: a
 // second stands for four batches.
 func TestLittleMemory(t *testing.T) {
-	slow(t)
 	const limit = 512 << 20
-	seconds := times(t, "LARDER_MEMORY_SECONDS", 3)
+	seconds := testenv.Count(t, "LARDER_MEMORY_SECONDS", 1)
 	g := newGroup(t, limit)
 	n := 30
 	if seconds >= 60 {

@@ -71,15 +71,6 @@ func (c cleaned) Run() int {
 	return code
 }
 
-// times is how often a test does something: n, or what the environment says at night.
-func times(t testing.TB, env string, n int) int {
-	t.Helper()
-	if testing.Short() {
-		n = max(1, n/4)
-	}
-	return testenv.Count(t, env, n)
-}
-
 // seed is that of a test's choices; a failure names it.
 func seed(t testing.TB) *xrand.Rand {
 	n, _ := strconv.ParseUint(os.Getenv("LARDER_SEED"), 10, 64)
@@ -153,15 +144,6 @@ func (s *safeBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
-}
-
-// slow skips a test in the short lane, which runs under the race detector: it is about the binary, which is not built
-// with it.
-func slow(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("the full lane runs it")
-	}
 }
 
 // newDaemon is not started yet. At the end of the test it is ended in order, and nothing may be left of it.

@@ -1,6 +1,7 @@
 /* The work of prep.DecodeInto as a bare C loop over libjpeg-turbo, with nothing around it: the reference of larder bench prep.
 
-     cc -O3 -march=native -std=c11 -I internal/prep -o bare internal/prep/testdata/bare/bare.c internal/prep/kernel.c -ljpeg -lm
+     cc -O3 -march=native -std=c11 -I internal/prep/kernel -o bare internal/prep/testdata/bare/bare.c \
+       internal/prep/kernel/kernel.c -ljpeg -lm
 
    Reads from stdin: a line with the number of files, their paths, then for every pass a line "part", "whole" or "batch" and for each
    file a line "x y w h flip". Answers each pass with the CPU seconds it took. Each image is cropped, resized to 224 x 224 (bilinear,
