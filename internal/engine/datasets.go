@@ -173,6 +173,10 @@ func (e *Engine) InspectDataset(
 		}
 		out.Samples = append(out.Samples, v)
 	}
+	if req.GetListing() {
+		byID, inAnyOrder := listing(d)
+		out.Listing = &larderv1.Listing{ById: byID, InAnyOrder: inAnyOrder}
+	}
 	return out, nil
 }
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from . import _builtin, _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _stream, _torch, ops
 from ._messages import JobSpec
+from ._native import Native
 from ._plan import Plan
 from ._stream import Sampling
 from .errors import InvalidError
@@ -96,6 +97,7 @@ class Settings:
     batch_size: int | None  # that a job which is registered already must have
     sampling: Sampling | None = None  # the script says which samples come
     shaping: Shaping | None = None  # of a dataset that is not in Python
+    native: Native | None = None  # the dataset in Python that the daemon prepares
     patient: bool = False  # no timeout= was given: the daemon says how long storage that fails is waited for
 
 

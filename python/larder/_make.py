@@ -121,9 +121,10 @@ def _as_folder(given: Arguments, native: Native) -> Shared | None:
             raise
         _say_why(given.dataset, e.message)
         return None
-    why = _differs(made, native)
+    why = _differs(made, native, in_any_order=bool(given.shuffle) and given.sampler is None and not given.return_index)
     if not why:
         _say(native)
+        made.settings = dataclasses.replace(made.settings, native=native)
         return made
     made.close()
     _say_why(given.dataset, why)
@@ -146,19 +147,29 @@ _OF_WORKERS = (
 )
 
 
-def _differs(made: Shared, native: Native) -> str:
-    """Why the daemon would not give what the dataset gives; empty when it does."""
+def _differs(made: Shared, native: Native, in_any_order: bool) -> str:
+    """Why the daemon would not give what the dataset gives; empty when it does.
+
+    ``in_any_order``: the script sees no numbers of samples.
+    """
     try:
         stats = _connection.call(made, _messages.GET_STATS, Empty()).get("stats") or {}
         if not stats.get("parity"):
             return "the daemon has the portable decoder"
-        body = InspectDatasetRequest(dataset=native.uri, samples=1)
-        about = _connection.call(made, _messages.INSPECT_DATASET, body).get("dataset") or {}
+        body = InspectDatasetRequest(dataset=native.uri, samples=1, listing=True)
+        about = _connection.call(made, _messages.INSPECT_DATASET, body)
+        listing, there = about.get("listing"), int((about.get("dataset") or {}).get("samples") or 0)
+        if listing is None:
+            return "the daemon is older than this client"
+        if there != len(native.samples):
+            return f"its list has {len(native.samples)} samples and the folder {there}"
+        if native.lists(listing, in_any_order):
+            return ""
     except Error as e:
         return e.message
-    if int(about.get("samples") or 0) != native.samples or list(about.get("classes") or ()) != native.classes:
-        return "the folder has changed since the dataset was made"
-    return ""
+    except NotNative as e:
+        return str(e)
+    return "its list has other labels or another order than the daemon, or the folder has changed"
 
 
 def _say(native: Native) -> None:

@@ -419,12 +419,21 @@ class InspectDatasetRequest(TypedDict, total=False):
 
     dataset: str
     samples: int
+    listing: bool
+
+
+class Listing(TypedDict, total=False):
+    """Digests of a dataset's list of samples."""
+
+    byId: str
+    inAnyOrder: Integer
 
 
 class InspectDatasetResponse(TypedDict, total=False):
     """One dataset."""
 
     dataset: DatasetMessage
+    listing: Listing
 
 
 class ResolveKeysRequest(TypedDict):

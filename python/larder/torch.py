@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch.utils import data
@@ -145,8 +145,8 @@ class DataLoader(Generic[Sample]):
         follows = own or (sampler is not None and not _known(dataset, sampler))
         # What larder read of a sampler, whose order it makes; None: the sampler is asked in each epoch.
         self._read = None if follows or sampler is None else self._reads()
-        self._length = 0 if self._read is None else self._batches()  # torch's, of that
-        self._changing = False  # its loader is about to be replaced
+        self._changing: bool | None = None  # its loader is about to be replaced; True: by one that follows the sampler
+        self._made = _Made(follows, order, len(dataset), 0 if self._read is None else self._batches())
         self.loader: Loader[Any] = Loader.__new__(Loader)
         self.loader._shared = _make.shared(self._following() if follows else self._ordered(order))
 
@@ -186,13 +186,14 @@ class DataLoader(Generic[Sample]):
         return n // size if self.drop_last else -(-n // size)
 
     def _look(self) -> None:
-        """Follows a sampler from this epoch on that is not any more what larder read: active learning sets its indices.
+        """Follows what the script changed: the dataset, or a sampler whose indices active learning sets.
 
         Raises:
             InvalidError: the order belongs to several ranks, or to a state that was loaded.
         """
         shared = self.loader._shared
-        if self._read is None or (not self._changing and (shared.closed or self._read == self._reads())):
+        sampler = self._read is not None and self._read != self._reads()
+        if self._changing is None and (shared.closed or not (sampler or self._changed())):
             return
         why = ""
         if shared.settings.place.world_size > 1:
@@ -200,27 +201,43 @@ class DataLoader(Generic[Sample]):
         elif shared.loaded is not None and shared.loaded.left >= 0:
             why = "a state of the order before was loaded"
         if why:
+            what = "sampler" if sampler else "dataset"
             raise InvalidError(
-                f"the sampler was changed since this loader was made, and {why}", subject="sampler",
-                hint="make a new DataLoader when you change a sampler",
+                f"the {what} was changed since this loader was made, and {why}", subject=what,
+                hint=f"make a new DataLoader when you change a {what}",
             )  # fmt: skip
-        self._follow()
+        self._remake(bool(self._changing) or sampler or self._made.follows)
 
-    def _follow(self) -> None:
-        """Has the sampler itself say which samples come, from the next epoch on."""
+    def _changed(self) -> bool:
+        """Whether the dataset is another than the one that the loader was made of, as far as that shows at once."""
+        shared = self.loader._shared
+        if shared.settings.native is not None:
+            return not shared.settings.native.still(self.dataset)
+        alone = shared.settings.place.world_size == 1 and shared.plan is not None and self._given.get("name") is None
+        return alone and len(self.dataset) != self._made.rows
+
+    def _remake(self, follow: bool) -> None:
+        """Replaces the loader from the next epoch on; ``follow``: the sampler itself says which samples come."""
         before = self.loader._shared
         epoch = before.coming()
-        self._changing = True  # until the new loader is there, whatever comes between
+        self._changing = follow  # until the new loader is there, whatever comes between
         before.close()
-        new = _make.shared(self._following())
+        new = _make.shared(self._following() if follow else self._ordered(self._made.order))
         new.next_epoch = epoch
-        self.loader._shared, self._read = new, None
+        self.loader._shared = new
+        self._made = self._made._replace(follows=follow or self._made.follows, rows=len(self.dataset))
+        if follow:
+            self._read = None
+        self._changing = None
 
     def __len__(self) -> int:
-        if self._read is not None and self.loader._shared.settings.place.world_size == 1:
-            now = self._batches()
-            if now != self._length:  # the sampler was changed, which the next epoch follows
+        shared = self.loader._shared
+        if shared.settings.place.world_size == 1 and not shared.closed:
+            now = self._made.batches if self._read is None else self._batches()
+            if now != self._made.batches:  # the sampler was changed, which the next epoch follows
                 return now
+            if self._changed():
+                return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -240,7 +257,7 @@ class DataLoader(Generic[Sample]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continues from a position; see :meth:`larder.Loader.load_state_dict`."""
         if self._read is not None and _places.is_place(state_dict) and not self.loader._shared.closed:
-            self._follow()  # the state was saved after the sampler had been changed
+            self._remake(True)  # the state was saved after the sampler had been changed
         self.loader.load_state_dict(state_dict)
 
     def close(self) -> None:
@@ -315,6 +332,15 @@ class _Order:
         self.dataset, self.shuffle, self.seed, self.generator = dataset, shuffle, seed, generator
         self.rank: int | None = None
         self.ranks: int | None = None
+
+
+class _Made(NamedTuple):
+    """What a loader was made of."""
+
+    follows: bool  # the sampler itself says which samples come
+    order: _Order
+    rows: int  # of the dataset
+    batches: int  # torch's, of what was read of a sampler; 0: nothing was
 
 
 def _order(dataset: Any, sampler: Any, shuffle: bool | None, generator: Any) -> _Order:

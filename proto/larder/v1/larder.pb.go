@@ -5078,7 +5078,9 @@ type InspectDatasetRequest struct {
 	// subset expression that selects what to show; empty = every sample.
 	Subset string `protobuf:"bytes,2,opt,name=subset,proto3" json:"subset,omitempty"`
 	// samples to show; 0 means 3.
-	Samples       uint32 `protobuf:"varint,3,opt,name=samples,proto3" json:"samples,omitempty"`
+	Samples uint32 `protobuf:"varint,3,opt,name=samples,proto3" json:"samples,omitempty"`
+	// listing asks for the digests of the list of samples, which take a second for ten million of them.
+	Listing       bool `protobuf:"varint,4,opt,name=listing,proto3" json:"listing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5134,6 +5136,70 @@ func (x *InspectDatasetRequest) GetSamples() uint32 {
 	return 0
 }
 
+func (x *InspectDatasetRequest) GetListing() bool {
+	if x != nil {
+		return x.Listing
+	}
+	return false
+}
+
+// Listing has digests of a dataset's samples, for a list of (path, label) to be compared with.
+type Listing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// by_id is the SHA-256, in hex, of every sample in the order of ids: the keys, each with a zero byte behind it, then the
+	// labels, as int64 in little endian. It is empty where samples were removed, so that ids are not 0 to n-1.
+	ById string `protobuf:"bytes,1,opt,name=by_id,json=byId,proto3" json:"by_id,omitempty"`
+	// in_any_order is the sum modulo 2^64, over all samples, of splitmix64's finalizer of
+	// (crc32(key) << 32 | adler32(key)) + label * 0x9e3779b97f4a7c15.
+	InAnyOrder    uint64 `protobuf:"fixed64,2,opt,name=in_any_order,json=inAnyOrder,proto3" json:"in_any_order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listing) Reset() {
+	*x = Listing{}
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listing) ProtoMessage() {}
+
+func (x *Listing) ProtoReflect() protoreflect.Message {
+	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listing.ProtoReflect.Descriptor instead.
+func (*Listing) Descriptor() ([]byte, []int) {
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *Listing) GetById() string {
+	if x != nil {
+		return x.ById
+	}
+	return ""
+}
+
+func (x *Listing) GetInAnyOrder() uint64 {
+	if x != nil {
+		return x.InAnyOrder
+	}
+	return 0
+}
+
 // InspectDatasetResponse shows it.
 type InspectDatasetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5142,14 +5208,16 @@ type InspectDatasetResponse struct {
 	// selected: size of the subset.
 	Selected uint64 `protobuf:"varint,2,opt,name=selected,proto3" json:"selected,omitempty"`
 	// samples: the first ones of the subset.
-	Samples       []*Sample `protobuf:"bytes,3,rep,name=samples,proto3" json:"samples,omitempty"`
+	Samples []*Sample `protobuf:"bytes,3,rep,name=samples,proto3" json:"samples,omitempty"`
+	// listing of the whole dataset, where it was asked for.
+	Listing       *Listing `protobuf:"bytes,4,opt,name=listing,proto3" json:"listing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InspectDatasetResponse) Reset() {
 	*x = InspectDatasetResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5161,7 +5229,7 @@ func (x *InspectDatasetResponse) String() string {
 func (*InspectDatasetResponse) ProtoMessage() {}
 
 func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[61]
+	mi := &file_larder_v1_larder_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5174,7 +5242,7 @@ func (x *InspectDatasetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDatasetResponse.ProtoReflect.Descriptor instead.
 func (*InspectDatasetResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{61}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *InspectDatasetResponse) GetDataset() *Dataset {
@@ -5198,6 +5266,13 @@ func (x *InspectDatasetResponse) GetSamples() []*Sample {
 	return nil
 }
 
+func (x *InspectDatasetResponse) GetListing() *Listing {
+	if x != nil {
+		return x.Listing
+	}
+	return nil
+}
+
 // ResolveKeysRequest asks for keys.
 type ResolveKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5211,7 +5286,7 @@ type ResolveKeysRequest struct {
 
 func (x *ResolveKeysRequest) Reset() {
 	*x = ResolveKeysRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5223,7 +5298,7 @@ func (x *ResolveKeysRequest) String() string {
 func (*ResolveKeysRequest) ProtoMessage() {}
 
 func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[62]
+	mi := &file_larder_v1_larder_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5236,7 +5311,7 @@ func (x *ResolveKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysRequest.ProtoReflect.Descriptor instead.
 func (*ResolveKeysRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{62}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ResolveKeysRequest) GetDataset() string {
@@ -5264,7 +5339,7 @@ type ResolveKeysResponse struct {
 
 func (x *ResolveKeysResponse) Reset() {
 	*x = ResolveKeysResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5276,7 +5351,7 @@ func (x *ResolveKeysResponse) String() string {
 func (*ResolveKeysResponse) ProtoMessage() {}
 
 func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[63]
+	mi := &file_larder_v1_larder_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5289,7 +5364,7 @@ func (x *ResolveKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveKeysResponse.ProtoReflect.Descriptor instead.
 func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{63}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
@@ -5308,7 +5383,7 @@ type GetTiersRequest struct {
 
 func (x *GetTiersRequest) Reset() {
 	*x = GetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5320,7 +5395,7 @@ func (x *GetTiersRequest) String() string {
 func (*GetTiersRequest) ProtoMessage() {}
 
 func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[64]
+	mi := &file_larder_v1_larder_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5333,7 +5408,7 @@ func (x *GetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersRequest.ProtoReflect.Descriptor instead.
 func (*GetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{64}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
 }
 
 // GetTiersResponse lists encoded, decoded, augmented.
@@ -5353,7 +5428,7 @@ type GetTiersResponse struct {
 
 func (x *GetTiersResponse) Reset() {
 	*x = GetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5365,7 +5440,7 @@ func (x *GetTiersResponse) String() string {
 func (*GetTiersResponse) ProtoMessage() {}
 
 func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[65]
+	mi := &file_larder_v1_larder_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5378,7 +5453,7 @@ func (x *GetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTiersResponse.ProtoReflect.Descriptor instead.
 func (*GetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{65}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetTiersResponse) GetTiers() []*Tier {
@@ -5428,7 +5503,7 @@ type SetTiersRequest struct {
 
 func (x *SetTiersRequest) Reset() {
 	*x = SetTiersRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5440,7 +5515,7 @@ func (x *SetTiersRequest) String() string {
 func (*SetTiersRequest) ProtoMessage() {}
 
 func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[66]
+	mi := &file_larder_v1_larder_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5453,7 +5528,7 @@ func (x *SetTiersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersRequest.ProtoReflect.Descriptor instead.
 func (*SetTiersRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{66}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SetTiersRequest) GetTotal() string {
@@ -5508,7 +5583,7 @@ type SetTiersResponse struct {
 
 func (x *SetTiersResponse) Reset() {
 	*x = SetTiersResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5520,7 +5595,7 @@ func (x *SetTiersResponse) String() string {
 func (*SetTiersResponse) ProtoMessage() {}
 
 func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[67]
+	mi := &file_larder_v1_larder_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5533,7 +5608,7 @@ func (x *SetTiersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTiersResponse.ProtoReflect.Descriptor instead.
 func (*SetTiersResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{67}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SetTiersResponse) GetTiers() []*Tier {
@@ -5577,7 +5652,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5589,7 +5664,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[68]
+	mi := &file_larder_v1_larder_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5602,7 +5677,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{68}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ApplyConfigRequest) GetName() string {
@@ -5630,7 +5705,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5642,7 +5717,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[69]
+	mi := &file_larder_v1_larder_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5655,7 +5730,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{69}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ApplyConfigResponse) GetChanges() []*ConfigChange {
@@ -5682,7 +5757,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5694,7 +5769,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[70]
+	mi := &file_larder_v1_larder_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5707,7 +5782,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{70}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ConfigChange) GetKey() string {
@@ -5749,7 +5824,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5761,7 +5836,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[71]
+	mi := &file_larder_v1_larder_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5774,7 +5849,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{71}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetStatsRequest) GetJob() string {
@@ -5795,7 +5870,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5807,7 +5882,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[72]
+	mi := &file_larder_v1_larder_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5820,7 +5895,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{72}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetStatsResponse) GetStats() *Stats {
@@ -5848,7 +5923,7 @@ type RecordTraceRequest struct {
 
 func (x *RecordTraceRequest) Reset() {
 	*x = RecordTraceRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5860,7 +5935,7 @@ func (x *RecordTraceRequest) String() string {
 func (*RecordTraceRequest) ProtoMessage() {}
 
 func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[73]
+	mi := &file_larder_v1_larder_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5873,7 +5948,7 @@ func (x *RecordTraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceRequest.ProtoReflect.Descriptor instead.
 func (*RecordTraceRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{73}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RecordTraceRequest) GetRecording() uint64 {
@@ -5931,7 +6006,7 @@ type RecordTraceResponse struct {
 
 func (x *RecordTraceResponse) Reset() {
 	*x = RecordTraceResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5943,7 +6018,7 @@ func (x *RecordTraceResponse) String() string {
 func (*RecordTraceResponse) ProtoMessage() {}
 
 func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[74]
+	mi := &file_larder_v1_larder_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5956,7 +6031,7 @@ func (x *RecordTraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordTraceResponse.ProtoReflect.Descriptor instead.
 func (*RecordTraceResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{74}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RecordTraceResponse) GetRecording() uint64 {
@@ -6037,7 +6112,7 @@ type RecordedBatch struct {
 
 func (x *RecordedBatch) Reset() {
 	*x = RecordedBatch{}
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6049,7 +6124,7 @@ func (x *RecordedBatch) String() string {
 func (*RecordedBatch) ProtoMessage() {}
 
 func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[75]
+	mi := &file_larder_v1_larder_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6062,7 +6137,7 @@ func (x *RecordedBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedBatch.ProtoReflect.Descriptor instead.
 func (*RecordedBatch) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{75}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *RecordedBatch) GetJob() uint32 {
@@ -6113,7 +6188,7 @@ type RecordedJob struct {
 
 func (x *RecordedJob) Reset() {
 	*x = RecordedJob{}
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6200,7 @@ func (x *RecordedJob) String() string {
 func (*RecordedJob) ProtoMessage() {}
 
 func (x *RecordedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[76]
+	mi := &file_larder_v1_larder_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6213,7 @@ func (x *RecordedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedJob.ProtoReflect.Descriptor instead.
 func (*RecordedJob) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{76}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RecordedJob) GetJob() uint32 {
@@ -6223,7 +6298,7 @@ type RecordedObjects struct {
 
 func (x *RecordedObjects) Reset() {
 	*x = RecordedObjects{}
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6235,7 +6310,7 @@ func (x *RecordedObjects) String() string {
 func (*RecordedObjects) ProtoMessage() {}
 
 func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[77]
+	mi := &file_larder_v1_larder_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6248,7 +6323,7 @@ func (x *RecordedObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedObjects.ProtoReflect.Descriptor instead.
 func (*RecordedObjects) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{77}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RecordedObjects) GetFirst() uint32 {
@@ -6323,7 +6398,7 @@ type RecordedMachine struct {
 
 func (x *RecordedMachine) Reset() {
 	*x = RecordedMachine{}
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6335,7 +6410,7 @@ func (x *RecordedMachine) String() string {
 func (*RecordedMachine) ProtoMessage() {}
 
 func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[78]
+	mi := &file_larder_v1_larder_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6348,7 +6423,7 @@ func (x *RecordedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMachine.ProtoReflect.Descriptor instead.
 func (*RecordedMachine) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{78}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RecordedMachine) GetDuration() *durationpb.Duration {
@@ -6464,7 +6539,7 @@ type RecordedTier struct {
 
 func (x *RecordedTier) Reset() {
 	*x = RecordedTier{}
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6476,7 +6551,7 @@ func (x *RecordedTier) String() string {
 func (*RecordedTier) ProtoMessage() {}
 
 func (x *RecordedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[79]
+	mi := &file_larder_v1_larder_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6489,7 +6564,7 @@ func (x *RecordedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedTier.ProtoReflect.Descriptor instead.
 func (*RecordedTier) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{79}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RecordedTier) GetForm() string {
@@ -6524,7 +6599,7 @@ type WatchStatsRequest struct {
 
 func (x *WatchStatsRequest) Reset() {
 	*x = WatchStatsRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6536,7 +6611,7 @@ func (x *WatchStatsRequest) String() string {
 func (*WatchStatsRequest) ProtoMessage() {}
 
 func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[80]
+	mi := &file_larder_v1_larder_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6549,7 +6624,7 @@ func (x *WatchStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatsRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{80}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *WatchStatsRequest) GetInterval() *durationpb.Duration {
@@ -6570,7 +6645,7 @@ type WatchStatsResponse struct {
 
 func (x *WatchStatsResponse) Reset() {
 	*x = WatchStatsResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6582,7 +6657,7 @@ func (x *WatchStatsResponse) String() string {
 func (*WatchStatsResponse) ProtoMessage() {}
 
 func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[81]
+	mi := &file_larder_v1_larder_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6595,7 +6670,7 @@ func (x *WatchStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatsResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatsResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{81}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *WatchStatsResponse) GetStats() *Stats {
@@ -6627,7 +6702,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6639,7 +6714,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[82]
+	mi := &file_larder_v1_larder_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6652,7 +6727,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{82}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *AttachRequest) GetJob() string {
@@ -6725,7 +6800,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6737,7 +6812,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[83]
+	mi := &file_larder_v1_larder_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6750,7 +6825,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{83}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Field) GetName() string {
@@ -6853,7 +6928,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6865,7 +6940,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[84]
+	mi := &file_larder_v1_larder_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6878,7 +6953,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{84}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *AttachResponse) GetJob() *Job {
@@ -6996,7 +7071,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7008,7 +7083,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[85]
+	mi := &file_larder_v1_larder_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7096,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{85}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *StopRequest) GetDrain() bool {
@@ -7071,7 +7146,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7083,7 +7158,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[86]
+	mi := &file_larder_v1_larder_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7096,7 +7171,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{86}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *StopResponse) GetStopping() bool {
@@ -7161,7 +7236,7 @@ type Indexing struct {
 
 func (x *Indexing) Reset() {
 	*x = Indexing{}
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7173,7 +7248,7 @@ func (x *Indexing) String() string {
 func (*Indexing) ProtoMessage() {}
 
 func (x *Indexing) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[87]
+	mi := &file_larder_v1_larder_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7186,7 +7261,7 @@ func (x *Indexing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Indexing.ProtoReflect.Descriptor instead.
 func (*Indexing) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{87}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Indexing) GetUri() string {
@@ -7261,7 +7336,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7273,7 +7348,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[88]
+	mi := &file_larder_v1_larder_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7286,7 +7361,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{88}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
 }
 
 // StatusResponse is the status of a running daemon.
@@ -7350,7 +7425,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7362,7 +7437,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[89]
+	mi := &file_larder_v1_larder_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7375,7 +7450,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{89}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *StatusResponse) GetPid() int32 {
@@ -7577,7 +7652,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7589,7 +7664,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[90]
+	mi := &file_larder_v1_larder_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7602,7 +7677,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{90}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *HelloRequest) GetClient() string {
@@ -7652,7 +7727,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7664,7 +7739,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[91]
+	mi := &file_larder_v1_larder_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7677,7 +7752,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{91}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *HelloResponse) GetVersion() string {
@@ -7726,7 +7801,7 @@ type BatchReport struct {
 
 func (x *BatchReport) Reset() {
 	*x = BatchReport{}
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7738,7 +7813,7 @@ func (x *BatchReport) String() string {
 func (*BatchReport) ProtoMessage() {}
 
 func (x *BatchReport) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[92]
+	mi := &file_larder_v1_larder_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7751,7 +7826,7 @@ func (x *BatchReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchReport.ProtoReflect.Descriptor instead.
 func (*BatchReport) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{92}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *BatchReport) GetQuarantined() []*QuarantinedSample {
@@ -7778,7 +7853,7 @@ type EpochResponse struct {
 
 func (x *EpochResponse) Reset() {
 	*x = EpochResponse{}
-	mi := &file_larder_v1_larder_proto_msgTypes[93]
+	mi := &file_larder_v1_larder_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7790,7 +7865,7 @@ func (x *EpochResponse) String() string {
 func (*EpochResponse) ProtoMessage() {}
 
 func (x *EpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[93]
+	mi := &file_larder_v1_larder_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7803,7 +7878,7 @@ func (x *EpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochResponse.ProtoReflect.Descriptor instead.
 func (*EpochResponse) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{93}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *EpochResponse) GetNumSamples() uint64 {
@@ -7853,7 +7928,7 @@ type EpochEnd struct {
 
 func (x *EpochEnd) Reset() {
 	*x = EpochEnd{}
-	mi := &file_larder_v1_larder_proto_msgTypes[94]
+	mi := &file_larder_v1_larder_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7865,7 +7940,7 @@ func (x *EpochEnd) String() string {
 func (*EpochEnd) ProtoMessage() {}
 
 func (x *EpochEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[94]
+	mi := &file_larder_v1_larder_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7878,7 +7953,7 @@ func (x *EpochEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochEnd.ProtoReflect.Descriptor instead.
 func (*EpochEnd) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{94}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *EpochEnd) GetEpoch() uint32 {
@@ -7941,7 +8016,7 @@ type StoreStats struct {
 
 func (x *StoreStats) Reset() {
 	*x = StoreStats{}
-	mi := &file_larder_v1_larder_proto_msgTypes[95]
+	mi := &file_larder_v1_larder_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7953,7 +8028,7 @@ func (x *StoreStats) String() string {
 func (*StoreStats) ProtoMessage() {}
 
 func (x *StoreStats) ProtoReflect() protoreflect.Message {
-	mi := &file_larder_v1_larder_proto_msgTypes[95]
+	mi := &file_larder_v1_larder_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7966,7 +8041,7 @@ func (x *StoreStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStats.ProtoReflect.Descriptor instead.
 func (*StoreStats) Descriptor() ([]byte, []int) {
-	return file_larder_v1_larder_proto_rawDescGZIP(), []int{95}
+	return file_larder_v1_larder_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *StoreStats) GetName() string {
@@ -8432,15 +8507,21 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"indexBytes\"\x15\n" +
 	"\x13ListDatasetsRequest\"F\n" +
 	"\x14ListDatasetsResponse\x12.\n" +
-	"\bdatasets\x18\x01 \x03(\v2\x12.larder.v1.DatasetR\bdatasets\"c\n" +
+	"\bdatasets\x18\x01 \x03(\v2\x12.larder.v1.DatasetR\bdatasets\"}\n" +
 	"\x15InspectDatasetRequest\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\tR\adataset\x12\x16\n" +
 	"\x06subset\x18\x02 \x01(\tR\x06subset\x12\x18\n" +
-	"\asamples\x18\x03 \x01(\rR\asamples\"\x8f\x01\n" +
+	"\asamples\x18\x03 \x01(\rR\asamples\x12\x18\n" +
+	"\alisting\x18\x04 \x01(\bR\alisting\"@\n" +
+	"\aListing\x12\x13\n" +
+	"\x05by_id\x18\x01 \x01(\tR\x04byId\x12 \n" +
+	"\fin_any_order\x18\x02 \x01(\x06R\n" +
+	"inAnyOrder\"\xbd\x01\n" +
 	"\x16InspectDatasetResponse\x12,\n" +
 	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x04R\bselected\x12+\n" +
-	"\asamples\x18\x03 \x03(\v2\x11.larder.v1.SampleR\asamples\"@\n" +
+	"\asamples\x18\x03 \x03(\v2\x11.larder.v1.SampleR\asamples\x12,\n" +
+	"\alisting\x18\x04 \x01(\v2\x12.larder.v1.ListingR\alisting\"@\n" +
 	"\x12ResolveKeysRequest\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\tR\adataset\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\x04R\x03ids\"B\n" +
@@ -8724,7 +8805,7 @@ func file_larder_v1_larder_proto_rawDescGZIP() []byte {
 }
 
 var file_larder_v1_larder_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_larder_v1_larder_proto_msgTypes = make([]protoimpl.MessageInfo, 100)
 var file_larder_v1_larder_proto_goTypes = []any{
 	(JobState)(0),                  // 0: larder.v1.JobState
 	(*ErrorDetail)(nil),            // 1: larder.v1.ErrorDetail
@@ -8788,60 +8869,61 @@ var file_larder_v1_larder_proto_goTypes = []any{
 	(*ListDatasetsRequest)(nil),    // 59: larder.v1.ListDatasetsRequest
 	(*ListDatasetsResponse)(nil),   // 60: larder.v1.ListDatasetsResponse
 	(*InspectDatasetRequest)(nil),  // 61: larder.v1.InspectDatasetRequest
-	(*InspectDatasetResponse)(nil), // 62: larder.v1.InspectDatasetResponse
-	(*ResolveKeysRequest)(nil),     // 63: larder.v1.ResolveKeysRequest
-	(*ResolveKeysResponse)(nil),    // 64: larder.v1.ResolveKeysResponse
-	(*GetTiersRequest)(nil),        // 65: larder.v1.GetTiersRequest
-	(*GetTiersResponse)(nil),       // 66: larder.v1.GetTiersResponse
-	(*SetTiersRequest)(nil),        // 67: larder.v1.SetTiersRequest
-	(*SetTiersResponse)(nil),       // 68: larder.v1.SetTiersResponse
-	(*ApplyConfigRequest)(nil),     // 69: larder.v1.ApplyConfigRequest
-	(*ApplyConfigResponse)(nil),    // 70: larder.v1.ApplyConfigResponse
-	(*ConfigChange)(nil),           // 71: larder.v1.ConfigChange
-	(*GetStatsRequest)(nil),        // 72: larder.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 73: larder.v1.GetStatsResponse
-	(*RecordTraceRequest)(nil),     // 74: larder.v1.RecordTraceRequest
-	(*RecordTraceResponse)(nil),    // 75: larder.v1.RecordTraceResponse
-	(*RecordedBatch)(nil),          // 76: larder.v1.RecordedBatch
-	(*RecordedJob)(nil),            // 77: larder.v1.RecordedJob
-	(*RecordedObjects)(nil),        // 78: larder.v1.RecordedObjects
-	(*RecordedMachine)(nil),        // 79: larder.v1.RecordedMachine
-	(*RecordedTier)(nil),           // 80: larder.v1.RecordedTier
-	(*WatchStatsRequest)(nil),      // 81: larder.v1.WatchStatsRequest
-	(*WatchStatsResponse)(nil),     // 82: larder.v1.WatchStatsResponse
-	(*AttachRequest)(nil),          // 83: larder.v1.AttachRequest
-	(*Field)(nil),                  // 84: larder.v1.Field
-	(*AttachResponse)(nil),         // 85: larder.v1.AttachResponse
-	(*StopRequest)(nil),            // 86: larder.v1.StopRequest
-	(*StopResponse)(nil),           // 87: larder.v1.StopResponse
-	(*Indexing)(nil),               // 88: larder.v1.Indexing
-	(*StatusRequest)(nil),          // 89: larder.v1.StatusRequest
-	(*StatusResponse)(nil),         // 90: larder.v1.StatusResponse
-	(*HelloRequest)(nil),           // 91: larder.v1.HelloRequest
-	(*HelloResponse)(nil),          // 92: larder.v1.HelloResponse
-	(*BatchReport)(nil),            // 93: larder.v1.BatchReport
-	(*EpochResponse)(nil),          // 94: larder.v1.EpochResponse
-	(*EpochEnd)(nil),               // 95: larder.v1.EpochEnd
-	(*StoreStats)(nil),             // 96: larder.v1.StoreStats
-	nil,                            // 97: larder.v1.Counters.HitsEntry
-	nil,                            // 98: larder.v1.Counters.EvictionsEntry
-	nil,                            // 99: larder.v1.WorkerStats.SecondsEntry
-	(*durationpb.Duration)(nil),    // 100: google.protobuf.Duration
-	(*structpb.Struct)(nil),        // 101: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),  // 102: google.protobuf.Timestamp
+	(*Listing)(nil),                // 62: larder.v1.Listing
+	(*InspectDatasetResponse)(nil), // 63: larder.v1.InspectDatasetResponse
+	(*ResolveKeysRequest)(nil),     // 64: larder.v1.ResolveKeysRequest
+	(*ResolveKeysResponse)(nil),    // 65: larder.v1.ResolveKeysResponse
+	(*GetTiersRequest)(nil),        // 66: larder.v1.GetTiersRequest
+	(*GetTiersResponse)(nil),       // 67: larder.v1.GetTiersResponse
+	(*SetTiersRequest)(nil),        // 68: larder.v1.SetTiersRequest
+	(*SetTiersResponse)(nil),       // 69: larder.v1.SetTiersResponse
+	(*ApplyConfigRequest)(nil),     // 70: larder.v1.ApplyConfigRequest
+	(*ApplyConfigResponse)(nil),    // 71: larder.v1.ApplyConfigResponse
+	(*ConfigChange)(nil),           // 72: larder.v1.ConfigChange
+	(*GetStatsRequest)(nil),        // 73: larder.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 74: larder.v1.GetStatsResponse
+	(*RecordTraceRequest)(nil),     // 75: larder.v1.RecordTraceRequest
+	(*RecordTraceResponse)(nil),    // 76: larder.v1.RecordTraceResponse
+	(*RecordedBatch)(nil),          // 77: larder.v1.RecordedBatch
+	(*RecordedJob)(nil),            // 78: larder.v1.RecordedJob
+	(*RecordedObjects)(nil),        // 79: larder.v1.RecordedObjects
+	(*RecordedMachine)(nil),        // 80: larder.v1.RecordedMachine
+	(*RecordedTier)(nil),           // 81: larder.v1.RecordedTier
+	(*WatchStatsRequest)(nil),      // 82: larder.v1.WatchStatsRequest
+	(*WatchStatsResponse)(nil),     // 83: larder.v1.WatchStatsResponse
+	(*AttachRequest)(nil),          // 84: larder.v1.AttachRequest
+	(*Field)(nil),                  // 85: larder.v1.Field
+	(*AttachResponse)(nil),         // 86: larder.v1.AttachResponse
+	(*StopRequest)(nil),            // 87: larder.v1.StopRequest
+	(*StopResponse)(nil),           // 88: larder.v1.StopResponse
+	(*Indexing)(nil),               // 89: larder.v1.Indexing
+	(*StatusRequest)(nil),          // 90: larder.v1.StatusRequest
+	(*StatusResponse)(nil),         // 91: larder.v1.StatusResponse
+	(*HelloRequest)(nil),           // 92: larder.v1.HelloRequest
+	(*HelloResponse)(nil),          // 93: larder.v1.HelloResponse
+	(*BatchReport)(nil),            // 94: larder.v1.BatchReport
+	(*EpochResponse)(nil),          // 95: larder.v1.EpochResponse
+	(*EpochEnd)(nil),               // 96: larder.v1.EpochEnd
+	(*StoreStats)(nil),             // 97: larder.v1.StoreStats
+	nil,                            // 98: larder.v1.Counters.HitsEntry
+	nil,                            // 99: larder.v1.Counters.EvictionsEntry
+	nil,                            // 100: larder.v1.WorkerStats.SecondsEntry
+	(*durationpb.Duration)(nil),    // 101: google.protobuf.Duration
+	(*structpb.Struct)(nil),        // 102: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),  // 103: google.protobuf.Timestamp
 }
 var file_larder_v1_larder_proto_depIdxs = []int32{
-	100, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
-	101, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
+	101, // 0: larder.v1.ErrorDetail.retry_after:type_name -> google.protobuf.Duration
+	102, // 1: larder.v1.Op.args:type_name -> google.protobuf.Struct
 	3,   // 2: larder.v1.Schema.fields:type_name -> larder.v1.SchemaField
 	2,   // 3: larder.v1.JobSpec.transform:type_name -> larder.v1.Op
 	4,   // 4: larder.v1.JobSpec.schema:type_name -> larder.v1.Schema
-	100, // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
-	97,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
-	98,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
+	101, // 5: larder.v1.JobSpec.sample_timeout:type_name -> google.protobuf.Duration
+	98,  // 6: larder.v1.Counters.hits:type_name -> larder.v1.Counters.HitsEntry
+	99,  // 7: larder.v1.Counters.evictions:type_name -> larder.v1.Counters.EvictionsEntry
 	10,  // 8: larder.v1.RankInfo.wait:type_name -> larder.v1.Wait
 	11,  // 9: larder.v1.Wait.outage:type_name -> larder.v1.Outage
-	100, // 10: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
+	101, // 10: larder.v1.Load.oldest_read:type_name -> google.protobuf.Duration
 	17,  // 11: larder.v1.DatasetStats.dataset:type_name -> larder.v1.Dataset
 	6,   // 12: larder.v1.DatasetStats.counters:type_name -> larder.v1.Counters
 	11,  // 13: larder.v1.DatasetStats.outage:type_name -> larder.v1.Outage
@@ -8851,20 +8933,20 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	9,   // 17: larder.v1.Job.ranks:type_name -> larder.v1.RankInfo
 	7,   // 18: larder.v1.Job.epochs:type_name -> larder.v1.EpochAccount
 	8,   // 19: larder.v1.Job.quarantined:type_name -> larder.v1.QuarantinedSample
-	102, // 20: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
+	103, // 20: larder.v1.Job.registered_at:type_name -> google.protobuf.Timestamp
 	10,  // 21: larder.v1.Job.wait:type_name -> larder.v1.Wait
 	15,  // 22: larder.v1.Job.workers:type_name -> larder.v1.WorkerInfo
 	4,   // 23: larder.v1.Job.schema:type_name -> larder.v1.Schema
-	99,  // 24: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
+	100, // 24: larder.v1.WorkerStats.seconds:type_name -> larder.v1.WorkerStats.SecondsEntry
 	18,  // 25: larder.v1.Dataset.ignored:type_name -> larder.v1.IgnoredFiles
-	102, // 26: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
-	100, // 27: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
+	103, // 26: larder.v1.Stats.at:type_name -> google.protobuf.Timestamp
+	101, // 27: larder.v1.Stats.uptime:type_name -> google.protobuf.Duration
 	6,   // 28: larder.v1.Stats.totals:type_name -> larder.v1.Counters
 	14,  // 29: larder.v1.Stats.jobs:type_name -> larder.v1.Job
 	20,  // 30: larder.v1.Stats.tiers:type_name -> larder.v1.Tier
 	22,  // 31: larder.v1.Stats.devices:type_name -> larder.v1.Device
 	25,  // 32: larder.v1.Stats.split:type_name -> larder.v1.Split
-	96,  // 33: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
+	97,  // 33: larder.v1.Stats.stores:type_name -> larder.v1.StoreStats
 	24,  // 34: larder.v1.Stats.listeners:type_name -> larder.v1.Listener
 	13,  // 35: larder.v1.Stats.datasets:type_name -> larder.v1.DatasetStats
 	1,   // 36: larder.v1.Stats.state_full:type_name -> larder.v1.ErrorDetail
@@ -8885,104 +8967,105 @@ var file_larder_v1_larder_proto_depIdxs = []int32{
 	14,  // 51: larder.v1.SetSubsetResponse.job:type_name -> larder.v1.Job
 	17,  // 52: larder.v1.RefreshDatasetResponse.dataset:type_name -> larder.v1.Dataset
 	17,  // 53: larder.v1.AddDatasetResponse.dataset:type_name -> larder.v1.Dataset
-	101, // 54: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
+	102, // 54: larder.v1.AddRecordsRequest.fingerprint:type_name -> google.protobuf.Struct
 	4,   // 55: larder.v1.AddRecordsRequest.schema:type_name -> larder.v1.Schema
 	17,  // 56: larder.v1.AddRecordsResponse.dataset:type_name -> larder.v1.Dataset
 	17,  // 57: larder.v1.RemoveDatasetResponse.dataset:type_name -> larder.v1.Dataset
 	17,  // 58: larder.v1.ListDatasetsResponse.datasets:type_name -> larder.v1.Dataset
 	17,  // 59: larder.v1.InspectDatasetResponse.dataset:type_name -> larder.v1.Dataset
 	19,  // 60: larder.v1.InspectDatasetResponse.samples:type_name -> larder.v1.Sample
-	19,  // 61: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
-	20,  // 62: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
-	25,  // 63: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
-	21,  // 64: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
-	20,  // 65: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
-	25,  // 66: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
-	21,  // 67: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
-	71,  // 68: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
-	23,  // 69: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
-	76,  // 70: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
-	77,  // 71: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
-	78,  // 72: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
-	79,  // 73: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
-	5,   // 74: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
-	100, // 75: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
-	100, // 76: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
-	100, // 77: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
-	100, // 78: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
-	100, // 79: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
-	80,  // 80: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
-	6,   // 81: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
-	100, // 82: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
-	23,  // 83: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
-	14,  // 84: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
-	84,  // 85: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
-	100, // 86: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
-	102, // 87: larder.v1.Indexing.since:type_name -> google.protobuf.Timestamp
-	102, // 88: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	100, // 89: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
-	102, // 90: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
-	13,  // 91: larder.v1.StatusResponse.failing:type_name -> larder.v1.DatasetStats
-	88,  // 92: larder.v1.StatusResponse.indexing:type_name -> larder.v1.Indexing
-	8,   // 93: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
-	7,   // 94: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
-	27,  // 95: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
-	37,  // 96: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
-	39,  // 97: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
-	41,  // 98: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
-	43,  // 99: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
-	45,  // 100: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
-	47,  // 101: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
-	49,  // 102: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
-	53,  // 103: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
-	55,  // 104: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
-	51,  // 105: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
-	57,  // 106: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
-	59,  // 107: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
-	61,  // 108: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
-	63,  // 109: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
-	65,  // 110: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
-	67,  // 111: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
-	69,  // 112: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
-	30,  // 113: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
-	32,  // 114: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
-	35,  // 115: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
-	72,  // 116: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
-	74,  // 117: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
-	86,  // 118: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
-	89,  // 119: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
-	81,  // 120: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
-	28,  // 121: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
-	38,  // 122: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
-	40,  // 123: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
-	42,  // 124: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
-	44,  // 125: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
-	46,  // 126: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
-	48,  // 127: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
-	50,  // 128: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
-	54,  // 129: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
-	56,  // 130: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
-	52,  // 131: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
-	58,  // 132: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
-	60,  // 133: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
-	62,  // 134: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
-	64,  // 135: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
-	66,  // 136: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
-	68,  // 137: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
-	70,  // 138: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
-	31,  // 139: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
-	33,  // 140: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
-	36,  // 141: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
-	73,  // 142: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
-	75,  // 143: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
-	87,  // 144: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
-	90,  // 145: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
-	82,  // 146: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
-	121, // [121:147] is the sub-list for method output_type
-	95,  // [95:121] is the sub-list for method input_type
-	95,  // [95:95] is the sub-list for extension type_name
-	95,  // [95:95] is the sub-list for extension extendee
-	0,   // [0:95] is the sub-list for field type_name
+	62,  // 61: larder.v1.InspectDatasetResponse.listing:type_name -> larder.v1.Listing
+	19,  // 62: larder.v1.ResolveKeysResponse.samples:type_name -> larder.v1.Sample
+	20,  // 63: larder.v1.GetTiersResponse.tiers:type_name -> larder.v1.Tier
+	25,  // 64: larder.v1.GetTiersResponse.split:type_name -> larder.v1.Split
+	21,  // 65: larder.v1.GetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	20,  // 66: larder.v1.SetTiersResponse.tiers:type_name -> larder.v1.Tier
+	25,  // 67: larder.v1.SetTiersResponse.split:type_name -> larder.v1.Split
+	21,  // 68: larder.v1.SetTiersResponse.disk:type_name -> larder.v1.DiskTier
+	72,  // 69: larder.v1.ApplyConfigResponse.changes:type_name -> larder.v1.ConfigChange
+	23,  // 70: larder.v1.GetStatsResponse.stats:type_name -> larder.v1.Stats
+	77,  // 71: larder.v1.RecordTraceResponse.batches:type_name -> larder.v1.RecordedBatch
+	78,  // 72: larder.v1.RecordTraceResponse.jobs:type_name -> larder.v1.RecordedJob
+	79,  // 73: larder.v1.RecordTraceResponse.objects:type_name -> larder.v1.RecordedObjects
+	80,  // 74: larder.v1.RecordTraceResponse.machine:type_name -> larder.v1.RecordedMachine
+	5,   // 75: larder.v1.RecordedJob.spec:type_name -> larder.v1.JobSpec
+	101, // 76: larder.v1.RecordedJob.registered:type_name -> google.protobuf.Duration
+	101, // 77: larder.v1.RecordedJob.ended:type_name -> google.protobuf.Duration
+	101, // 78: larder.v1.RecordedJob.step:type_name -> google.protobuf.Duration
+	101, // 79: larder.v1.RecordedMachine.duration:type_name -> google.protobuf.Duration
+	101, // 80: larder.v1.RecordedMachine.storage_latency:type_name -> google.protobuf.Duration
+	81,  // 81: larder.v1.RecordedMachine.tiers:type_name -> larder.v1.RecordedTier
+	6,   // 82: larder.v1.RecordedMachine.counted:type_name -> larder.v1.Counters
+	101, // 83: larder.v1.WatchStatsRequest.interval:type_name -> google.protobuf.Duration
+	23,  // 84: larder.v1.WatchStatsResponse.stats:type_name -> larder.v1.Stats
+	14,  // 85: larder.v1.AttachResponse.job:type_name -> larder.v1.Job
+	85,  // 86: larder.v1.AttachResponse.fields:type_name -> larder.v1.Field
+	101, // 87: larder.v1.StopRequest.timeout:type_name -> google.protobuf.Duration
+	103, // 88: larder.v1.Indexing.since:type_name -> google.protobuf.Timestamp
+	103, // 89: larder.v1.StatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	101, // 90: larder.v1.StatusResponse.uptime:type_name -> google.protobuf.Duration
+	103, // 91: larder.v1.StatusResponse.last_error_at:type_name -> google.protobuf.Timestamp
+	13,  // 92: larder.v1.StatusResponse.failing:type_name -> larder.v1.DatasetStats
+	89,  // 93: larder.v1.StatusResponse.indexing:type_name -> larder.v1.Indexing
+	8,   // 94: larder.v1.BatchReport.quarantined:type_name -> larder.v1.QuarantinedSample
+	7,   // 95: larder.v1.EpochEnd.account:type_name -> larder.v1.EpochAccount
+	27,  // 96: larder.v1.LarderService.RegisterJob:input_type -> larder.v1.RegisterJobRequest
+	37,  // 97: larder.v1.LarderService.ListJobs:input_type -> larder.v1.ListJobsRequest
+	39,  // 98: larder.v1.LarderService.DescribeJob:input_type -> larder.v1.DescribeJobRequest
+	41,  // 99: larder.v1.LarderService.DrainJob:input_type -> larder.v1.DrainJobRequest
+	43,  // 100: larder.v1.LarderService.KillJob:input_type -> larder.v1.KillJobRequest
+	45,  // 101: larder.v1.LarderService.PauseJob:input_type -> larder.v1.PauseJobRequest
+	47,  // 102: larder.v1.LarderService.ResumeJob:input_type -> larder.v1.ResumeJobRequest
+	49,  // 103: larder.v1.LarderService.SetSubset:input_type -> larder.v1.SetSubsetRequest
+	53,  // 104: larder.v1.LarderService.AddDataset:input_type -> larder.v1.AddDatasetRequest
+	55,  // 105: larder.v1.LarderService.AddRecords:input_type -> larder.v1.AddRecordsRequest
+	51,  // 106: larder.v1.LarderService.RefreshDataset:input_type -> larder.v1.RefreshDatasetRequest
+	57,  // 107: larder.v1.LarderService.RemoveDataset:input_type -> larder.v1.RemoveDatasetRequest
+	59,  // 108: larder.v1.LarderService.ListDatasets:input_type -> larder.v1.ListDatasetsRequest
+	61,  // 109: larder.v1.LarderService.InspectDataset:input_type -> larder.v1.InspectDatasetRequest
+	64,  // 110: larder.v1.LarderService.ResolveKeys:input_type -> larder.v1.ResolveKeysRequest
+	66,  // 111: larder.v1.LarderService.GetTiers:input_type -> larder.v1.GetTiersRequest
+	68,  // 112: larder.v1.LarderService.SetTiers:input_type -> larder.v1.SetTiersRequest
+	70,  // 113: larder.v1.LarderService.ApplyConfig:input_type -> larder.v1.ApplyConfigRequest
+	30,  // 114: larder.v1.LarderService.GetState:input_type -> larder.v1.GetStateRequest
+	32,  // 115: larder.v1.LarderService.ListOrders:input_type -> larder.v1.ListOrdersRequest
+	35,  // 116: larder.v1.LarderService.GetOrder:input_type -> larder.v1.GetOrderRequest
+	73,  // 117: larder.v1.LarderService.GetStats:input_type -> larder.v1.GetStatsRequest
+	75,  // 118: larder.v1.LarderService.RecordTrace:input_type -> larder.v1.RecordTraceRequest
+	87,  // 119: larder.v1.LarderService.Stop:input_type -> larder.v1.StopRequest
+	90,  // 120: larder.v1.LarderService.Status:input_type -> larder.v1.StatusRequest
+	82,  // 121: larder.v1.LarderService.WatchStats:input_type -> larder.v1.WatchStatsRequest
+	28,  // 122: larder.v1.LarderService.RegisterJob:output_type -> larder.v1.RegisterJobResponse
+	38,  // 123: larder.v1.LarderService.ListJobs:output_type -> larder.v1.ListJobsResponse
+	40,  // 124: larder.v1.LarderService.DescribeJob:output_type -> larder.v1.DescribeJobResponse
+	42,  // 125: larder.v1.LarderService.DrainJob:output_type -> larder.v1.DrainJobResponse
+	44,  // 126: larder.v1.LarderService.KillJob:output_type -> larder.v1.KillJobResponse
+	46,  // 127: larder.v1.LarderService.PauseJob:output_type -> larder.v1.PauseJobResponse
+	48,  // 128: larder.v1.LarderService.ResumeJob:output_type -> larder.v1.ResumeJobResponse
+	50,  // 129: larder.v1.LarderService.SetSubset:output_type -> larder.v1.SetSubsetResponse
+	54,  // 130: larder.v1.LarderService.AddDataset:output_type -> larder.v1.AddDatasetResponse
+	56,  // 131: larder.v1.LarderService.AddRecords:output_type -> larder.v1.AddRecordsResponse
+	52,  // 132: larder.v1.LarderService.RefreshDataset:output_type -> larder.v1.RefreshDatasetResponse
+	58,  // 133: larder.v1.LarderService.RemoveDataset:output_type -> larder.v1.RemoveDatasetResponse
+	60,  // 134: larder.v1.LarderService.ListDatasets:output_type -> larder.v1.ListDatasetsResponse
+	63,  // 135: larder.v1.LarderService.InspectDataset:output_type -> larder.v1.InspectDatasetResponse
+	65,  // 136: larder.v1.LarderService.ResolveKeys:output_type -> larder.v1.ResolveKeysResponse
+	67,  // 137: larder.v1.LarderService.GetTiers:output_type -> larder.v1.GetTiersResponse
+	69,  // 138: larder.v1.LarderService.SetTiers:output_type -> larder.v1.SetTiersResponse
+	71,  // 139: larder.v1.LarderService.ApplyConfig:output_type -> larder.v1.ApplyConfigResponse
+	31,  // 140: larder.v1.LarderService.GetState:output_type -> larder.v1.GetStateResponse
+	33,  // 141: larder.v1.LarderService.ListOrders:output_type -> larder.v1.ListOrdersResponse
+	36,  // 142: larder.v1.LarderService.GetOrder:output_type -> larder.v1.GetOrderResponse
+	74,  // 143: larder.v1.LarderService.GetStats:output_type -> larder.v1.GetStatsResponse
+	76,  // 144: larder.v1.LarderService.RecordTrace:output_type -> larder.v1.RecordTraceResponse
+	88,  // 145: larder.v1.LarderService.Stop:output_type -> larder.v1.StopResponse
+	91,  // 146: larder.v1.LarderService.Status:output_type -> larder.v1.StatusResponse
+	83,  // 147: larder.v1.LarderService.WatchStats:output_type -> larder.v1.WatchStatsResponse
+	122, // [122:148] is the sub-list for method output_type
+	96,  // [96:122] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_larder_v1_larder_proto_init() }
@@ -8992,14 +9075,14 @@ func file_larder_v1_larder_proto_init() {
 	}
 	file_larder_v1_larder_proto_msgTypes[7].OneofWrappers = []any{}
 	file_larder_v1_larder_proto_msgTypes[25].OneofWrappers = []any{}
-	file_larder_v1_larder_proto_msgTypes[79].OneofWrappers = []any{}
+	file_larder_v1_larder_proto_msgTypes[80].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_larder_v1_larder_proto_rawDesc), len(file_larder_v1_larder_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   99,
+			NumMessages:   100,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
