@@ -129,14 +129,17 @@ lint_modules() {
   say "linting Go modules"
   room=$root/out/_modules # the underscore keeps it out of ./...
   mkdir -p "$room"
-  (
-    cd "$root"
-    others=$(go list -deps -test -tags "${TAGS-}" ./... | grep -vE ' |^main$|\.test$|^larder|^unsafe$|(^|/)(internal|vendor)(/|$)')
-    printf 'package modules\n\nimport (\n%s\n)\n' "$(sed 's/.*/\t_ "&"/' <<<"$others")" >"$room/modules.go"
+  if (
+    cd "$root" &&
+    others=$(go list -deps -test -tags "${TAGS-}" ./... | grep -vE ' |^main$|\.test$|^larder|^unsafe$|(^|/)(internal|vendor)(/|$)') &&
+    printf 'package modules\n\nimport (\n%s\n)\n' "$(sed 's/.*/\t_ "&"/' <<<"$others")" >"$room/modules.go" &&
     GOGC=off GOMEMLIMIT=3GiB "$tools/golangci-lint" run --issues-exit-code 0 --build-tags "${TAGS-}" ./out/_modules >/dev/null
-  ) || say "the modules could not be linted: make check does it"
+  ); then
+    echo "$now" >"$stamp"
+  else
+    say "the modules could not be linted: make check does it"
+  fi
   rm -r "$room"
-  echo "$now" >"$stamp"
 }
 
 # go_tool ROOM MODULE PACKAGE builds a command at the version that the go.mod of internal/tools/ROOM requires.
