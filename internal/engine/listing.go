@@ -10,6 +10,7 @@ import (
 
 	"larder/internal/ident"
 	"larder/internal/source"
+	"larder/internal/xrand"
 )
 
 // listing returns two digests of a dataset's list of samples; proto/larder/v1 has them byte by byte. byID is of the
@@ -43,11 +44,8 @@ func listing(d *source.Dataset) (byID string, inAnyOrder uint64) {
 	return hex.EncodeToString(h.Sum(nil)), inAnyOrder
 }
 
-// ofSample returns what one sample adds to the digest in any order: the finalizer of splitmix64.
+// ofSample returns what one sample adds to the digest in any order. Mix adds the constant once more.
 func ofSample(key []byte, label uint64) uint64 {
 	x := uint64(crc32.ChecksumIEEE(key))<<32 | uint64(adler32.Checksum(key))
-	x += label * 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return xrand.Mix(x + (label-1)*0x9e3779b97f4a7c15)
 }

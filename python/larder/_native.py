@@ -11,7 +11,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ def convert(dataset: Any) -> Native:
         NotNative: it is none, or one of its parameters has no counterpart with equal bits.
     """
     native = _parts(dataset)
-    return Native(native.uri, native.root, native.transform, list(native.samples))
+    return replace(native, samples=list(native.samples))
 
 
 def _parts(dataset: Any) -> Native:

@@ -210,10 +210,12 @@ class DataLoader(Generic[Sample]):
 
     def _changed(self) -> bool:
         """Whether the dataset is another than the one that the loader was made of, as far as that shows at once."""
-        shared = self.loader._shared
-        if shared.settings.native is not None:
-            return not shared.settings.native.still(self.dataset)
-        alone = shared.settings.place.world_size == 1 and shared.plan is not None and self._given.get("name") is None
+        native = self.loader._shared.settings.native
+        return self._resized() if native is None else not native.still(self.dataset)
+
+    def _resized(self) -> bool:
+        """Whether a dataset that no other loader has a part in has another length than when the loader was made."""
+        alone = self.loader._shared.settings.place.world_size == 1 and self._given.get("name") is None
         return alone and len(self.dataset) != self._made.rows
 
     def _remake(self, follow: bool) -> None:
@@ -236,7 +238,7 @@ class DataLoader(Generic[Sample]):
             now = self._made.batches if self._read is None else self._batches()
             if now != self._made.batches:  # the sampler was changed, which the next epoch follows
                 return now
-            if self._changed():
+            if self._resized():
                 return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
         return len(self.loader)
 
