@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -195,18 +196,50 @@ func countHearing(t *testing.T, rows Rows, decoded, rates *int) {
 	}
 }
 
+// soundTables returns a folder with datasets of sound that the formats' own writers made, and the uri of each by its
+// name. They write new ones in the nightly lane.
+func soundTables(t *testing.T) (folder string, uris map[string]string) {
+	t.Helper()
+	uris = map[string]string{}
+	if lane.Nightly() {
+		out := t.TempDir()
+		for name, uri := range written(t, out, "4", "sounds", "sounds_packed") {
+			uris[strings.TrimPrefix(name, "4/")] = uri
+		}
+		return filepath.Join(out, "4"), uris
+	}
+	folder, err := filepath.Abs(filepath.Join(root, "python", "tests", "golden", "tables"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants, err := filepath.Glob(filepath.Join(folder, "want", "*.json"))
+	if err != nil || len(wants) == 0 {
+		t.Fatalf("no golden files in %s: %v", folder, err)
+	}
+	for _, f := range wants {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want struct{ URI string }
+		if err := json.Unmarshal(b, &want); err != nil {
+			t.Fatalf("%s: %v", f, err)
+		}
+		scheme, rest, _ := strings.Cut(want.URI, ":")
+		uris[strings.TrimSuffix(filepath.Base(f), ".json")] = scheme + ":" + filepath.Join(folder, rest)
+	}
+	return folder, uris
+}
+
 // TestASoundIsReadAndDecodedOnce: a sound gives two fields, and takes the reads of one of them. For its rate alone
 // nothing is decoded.
 func TestASoundIsReadAndDecodedOnce(t *testing.T) {
-	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
-	out := t.TempDir()
-	uris := written(t, out, "4", "sounds", "sounds_packed")
+	_, uris := soundTables(t)
 	for _, c := range []struct{ name, field string }{
 		{"sounds_hf", "audio"}, {"sounds_parquet", "audio"}, {"sounds_named", "clip"}, {"mds_sounds", "clip"},
 		{"lmdb_sounds", "audio"}, {"tfrecord_sounds", "clip"}, {"tfrecord_sounds_gzip", "clip"},
 	} {
-		uri := uris["4/"+c.name]
-		uri, _, _ = strings.Cut(uri, "&fields=")
+		uri, _, _ := strings.Cut(uris[c.name], "&fields=")
 		and := "?fields="
 		if strings.Contains(uri, "?") {
 			and = "&fields="
@@ -265,10 +298,8 @@ func TestASoundIsReadAndDecodedOnce(t *testing.T) {
 
 // TestValuesOfLMDBThatAreSound: what the first values are says what all are, unless ?value= does.
 func TestValuesOfLMDBThatAreSound(t *testing.T) {
-	lane.OnlyNightly(t, "the golden files of python/tests, and the corpus")
-	out := t.TempDir()
-	written(t, out, "4", "sounds_packed")
-	mixed := "lmdb:" + filepath.Join(out, "4", "lmdb_mixed")
+	folder, _ := soundTables(t)
+	mixed := "lmdb:" + filepath.Join(folder, "lmdb_mixed")
 	if _, err := describe(mixed, nil); err == nil ||
 		!strings.Contains(err.Error(), "of its first 3 values 2 are files of sound; ?value=audio or ?value=bytes says") {
 		t.Errorf("%v", err)
