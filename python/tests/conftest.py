@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
+import collected  # noqa: E402
 import golden_files  # noqa: E402
 import nginx  # noqa: E402
 from clock_fixture import clock  # noqa: E402, F401 - a fixture
@@ -61,6 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = NIGHTLY or {"LARDER_CASES", "LARDER_RESUMES"} & set(os.environ)
     if config.getoption("--nightly") or asked:
         return
+    collected.keep(config, items)
     named = tuple(a.rpartition("/")[2] for a in config.args if "::" in a)
     night = [i for i in items if i.get_closest_marker("nightly")]
     left = [i for i in night if not i.nodeid.rpartition("/")[2].startswith(named)] if named else night

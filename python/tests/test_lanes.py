@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from collected import COLLECTED
 
 LANES = Path(__file__).resolve().parents[2] / "internal" / "tools" / "lanes"
 
@@ -114,50 +115,232 @@ def test_reading_ends_with_the_command(tmp_path, capsys):
     assert run.run(["sh", "-c", "seq 100000"])[1] == "".join(f"{n}\n" for n in range(1, 100001))
 
 
+SETS = {"house": {"docs"}, "references": {"cmd/larder"}, "race": {"cmd/larder", "internal/prep"}}
+SETS |= {"pages": {"test_p.py"}, "raced at night": {"cmd/larder.TestSlow"}}
+SETS |= {"rest": {"cmd/larder", "internal/prep"}, "pure": {"dsa"}}
+
+
 def test_lanes_of_tests():
-    go = "func TestA(t *testing.T) {\n\tlane.OnlyNightly(t, x)\n}\n\nfunc TestB(t *testing.T) {\n}\n"
-    go += "\nfunc TestMain(m *testing.M) {\n}\n"
-    assert dict(table.go_tests("a/b_test.go", go)) == {"a.TestA": True, "a.TestB": False}
-    python = "@pytest.mark.nightly\ndef test_a(): ...\ndef test_b(): ...\nclass TestC:\n    def test_d(self): ...\n"
-    found = dict(table.python_tests("t.py", python))
-    assert found == {"t.py::test_a": True, "t.py::test_b": False, "t.py::test_d": False}
-    assert all(on for _, on in table.python_tests("t.py", "pytestmark = pytest.mark.nightly\n" + python))
-    sets = {"house": {"docs"}, "references": {"cmd/larder"}, "race": {"cmd/larder"}}
-    sets |= {"pages": {"test_p.py"}, "raced at night": {"cmd/larder.TestSlow"}}
-    for name, lanes in {
-        "docs.TestX": ["check"],
-        "cmd/larder.TestCLIDocs": ["check", "race", "nightly"],
-        "cmd/larder.TestX": ["test", "race", "nightly"],
-        "cmd/larder.TestSlow": ["test", "nightly"],
-        "dsa.TestX": ["test", "nightly"],
-        "internal/chaostest.TestX": ["faults", "nightly"],
-        "python/tests/test_a.py::test_b": ["test", "nightly"],
-        "python/tests/test_p.py::test_b": ["pages", "nightly"],
-    }.items():
-        assert table.lanes_of(name, False, sets) == lanes
-        assert table.lanes_of(name, True, sets) == ["nightly"]
+    cases = {
+        "docs.TestX": (["check"], ["check"]),
+        "cmd/larder.TestCLIDocs": (["check", "race", "nightly"], ["check", "nightly"]),
+        "cmd/larder.TestX": (["test", "race", "nightly"], ["test", "nightly"]),
+        "cmd/larder.TestSlow": (["test", "nightly"], ["test", "nightly"]),
+        "dsa.TestX": (["test", "nightly"], ["test", "nightly"]),
+        "dsa.TestGeneratedX": (["test", "nightly"], ["test", "nightly"]),  # test-pure leaves no name out
+        "internal/prep.TestX": (["test", "portable", "race", "nightly"], ["test", "portable", "nightly"]),
+        "internal/prep.TestGeneratedX": (["portable", "race", "nightly"], ["portable", "nightly"]),
+        "internal/chaostest.TestX": (["faults", "nightly"], ["nightly"]),
+        "internal/elsewhere.TestX": (["nightly"], ["nightly"]),  # packages.sh names it for no lane
+        "python/tests/test_a.py::test_b": (["test", "nightly"], ["test", "nightly"]),
+        "python/tests/test_p.py::test_b": (["pages", "nightly"], ["pages", "nightly"]),
+        "examples/test_a.py::test_b": ([], []),
+    }
+    for name, (lanes, short) in cases.items():
+        assert table.lanes_of(name, frozenset(), SETS) == lanes, name
+        assert table.lanes_of(name, frozenset({"short"}), SETS) == short, name
+        assert table.lanes_of(name, frozenset({"nightly"}), SETS) == ["nightly"]
 
 
-def test_no_test_disappears_without_a_reason(tmp_path, monkeypatch, capsys):
-    gone = tmp_path / "gone.txt"
-    monkeypatch.setattr(table, "GONE", gone)
-    monkeypatch.setattr(table, "OUT", tmp_path / "lanes.tsv")
-    monkeypatch.setattr(table, "tree", lambda: {"a_test.go": "func TestNew(t *testing.T) {\n}\n"})
-    monkeypatch.setattr(table, "commit", lambda _: {"a_test.go": "func TestOld(t *testing.T) {\n}\n"})
-    monkeypatch.setattr(table, "packages", lambda _: {"b"})
-    monkeypatch.setattr(table, "RACE", tmp_path / "race.tsv")
-    table.RACE.write_text("# comment\ndsa\ta whole package\n")
-    gone.write_text("# since HEAD: text\n")
-    assert table.main([]) == 1 and ".TestOld is gone since HEAD without a reason" in capsys.readouterr().out
-    gone.write_text("# since HEAD: text\n.TestOld | renamed TestNew\n")
+def go(name: str, *lines: str) -> str:
+    return f"func {name}(t *testing.T) {{\n" + "".join(f"\t{line}\n" for line in lines) + "}\n\n"
+
+
+IF_SHORT = ("if testing.Short() {", "\tt.Skip()", "}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "skips"),
+    [
+        (["t.Parallel()", "lane.OnlyNightly(t, x)"], "nightly"),
+        (["late(t)"], "nightly"),
+        (["if !lane.Nightly() {", '\tt.Skipf("%d", 1)', "}"], "nightly"),
+        (["for range 3 {", '\tt.Run("a", func(t *testing.T) {', "\t\tslow(t)", "\t})", "}"], "short"),
+        (IF_SHORT, "short"),
+        (["x := slow(t)"], "short"),
+        (["if bare ||", "\t\ttesting.Short() {", "\tt.SkipNow()", "}"], "short"),
+        (['if a || testing.Short() && os.Getenv("X") == "" {', "\tt.Skip()", "}"], "short"),
+        (["t.Parallel()", "if testing.Short() {", "\treturn", "}"], "short"),
+        (["// slow(t)", "// lane.OnlyNightly(t, x)"], ""),
+        (["small(t)", "if testing.Short() {", "\treturn", "}", "large(t)"], ""),
+        (["if testing.Short() {", "\tn = 3", "}"], ""),
+        (["if testing.Short() && large {", "\tt.Skip()", "}"], ""),
+        (["if large {", "\tslow(t)", "\tlane.OnlyNightly(t, x)", "}"], ""),
+        (['t.Run("a", func(t *testing.T) {', "\tslow(t)", "})", 't.Run("b", func(t *testing.T) {', "})"], ""),
+        (["other.slow(t)", "every()", "a.late(t)"], ""),
+    ],
+)
+def test_where_go_tests_leave_themselves_out(lines, skips):
+    helpers = go("slow", "t.Helper()", *IF_SHORT) + go("late", "lane.OnlyNightly(t, x)")
+    helpers += go("every", "if testing.Short() {", "\treturn 8", "}")
+    helpers += "func (w world) small(t *testing.T) { slow(t) }\n"
+    one = "func TestLine(t *testing.T) { slow(t); small(t) }\n\n"
+    files = {"a/help_test.go": helpers, "a/b_test.go": one + go("TestA", *lines) + go("TestB") + go("TestMain")}
+    files["b/b_test.go"] = go("TestA", "slow(t)", "late(t)")  # helpers of another package
+    found = dict(table.go_tests(files))
+    assert found == {
+        "a.TestA": frozenset(skips.split()),
+        "a.TestB": frozenset(),
+        "a.TestLine": frozenset({"short"}),
+        "b.TestA": frozenset(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mark", "night"),
+    [
+        ("@pytest.mark.nightly", True),
+        ('@pytest.mark.nightly("slow")', True),
+        ("@late", True),
+        ('@pytest.mark.parametrize("a", night(1, 2))', True),
+        ('@pytest.mark.parametrize("a", [*night(1), pytest.param(2, marks=[x, pytest.mark.nightly])])', True),
+        ('@pytest.mark.parametrize("a", [pytest.param(n, marks=late) for n in range(3)])', True),
+        ('@pytest.mark.parametrize(argnames="a", argvalues=night(1))', True),
+        ('@pytest.mark.parametrize("a", [0, *night(1)])', False),
+        ('@pytest.mark.parametrize("a", [0, pytest.param(1, marks=pytest.mark.nightly)])', False),
+        ('@pytest.mark.parametrize("a", [])', False),
+        ('@pytest.mark.skipif(not nightly, reason="pytest.mark.nightly")', False),
+    ],
+)
+def test_python_tests_of_the_nightly_lane(mark, night):
+    text = f"late = pytest.mark.nightly\n{mark}\ndef test_a(a): ...\ndef test_b(): ...\n"
+    text += f"{mark}\nclass TestC:\n    def test_d(self): ...\n"
+    text += "class TestE:\n    pytestmark = late\n    def test_f(self): ...\n"
+    late = {name.rpartition("::")[2] for name, skips in table.python_tests("t.py", text) if "nightly" in skips}
+    assert late == ({"test_a", "test_d", "test_f"} if night else {"test_f"})
+    assert [n for n, _ in table.python_tests("t.py", text)] == [f"t.py::test_{n}" for n in "abdf"]
+    whole = dict(table.python_tests("t.py", "pytestmark = [a, pytest.mark.nightly]\n" + text))
+    assert set(whole.values()) == {frozenset({"nightly"})}
+    named = dict(table.python_tests("t.py", 'pytestmark = pytest.mark.filterwarnings("nightly")\ndef test_a(): ...\n'))
+    assert named == {"t.py::test_a": frozenset()}
+
+
+class Tree:
+    """What table.py reads, planted: test files of a base and of now, the lists, the packages of the lanes."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        for name in ("gone.txt", "moved.tsv", "race.tsv"):
+            monkeypatch.setattr(table, name.partition(".")[0].upper(), folder / name)
+            self.write(name, "# since HEAD: text\n")
+        monkeypatch.setattr(table, "OUT", folder / "lanes.tsv")
+        monkeypatch.setattr(table, "packages", {"race": {"b", "prep"}, "rest": {"a", "b"}, "pure": {"dsa"}}.__getitem__)
+        monkeypatch.delenv("CI", raising=False)
+
+    def write(self, name, text):
+        (self.folder / name).write_text(text)
+
+    def have(self, now, base=None):
+        self.monkeypatch.setattr(table, "tree", lambda: now)
+        self.monkeypatch.setattr(table, "commit", lambda _: now if base is None else base)
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    return Tree(tmp_path, monkeypatch)
+
+
+def python(name: str, mark: str = "") -> dict[str, str]:
+    return {"python/tests/test_a.py": f"{mark}\ndef {name}(): ...\n"}
+
+
+NIGHT = "@pytest.mark.nightly"
+MOVED = [  # at the base, now, the name, the lane by day
+    (python("test_x"), python("test_x", NIGHT), "python/tests/test_a.py::test_x"),
+    ({"a/a_test.go": go("TestX")}, {"a/a_test.go": go("TestX", "lane.OnlyNightly(t, x)")}, "a.TestX"),
+    (
+        {"dsa/a_test.go": go("TestX", "late(t)"), "dsa/b_test.go": go("late")},
+        {"dsa/a_test.go": go("TestX", "late(t)"), "dsa/b_test.go": go("late", "lane.OnlyNightly(t, x)")},
+        "dsa.TestX",
+    ),
+    (
+        {"internal/chaostest/a_test.go": go("TestX", *IF_SHORT)},  # before the lanes it ran in its long form
+        {"internal/chaostest/a_test.go": go("TestX", *IF_SHORT)},
+        "internal/chaostest.TestX",
+    ),
+    ({"c/a_test.go": go("TestX")}, {"c/a_test.go": go("TestX")}, "c.TestX"),  # packages.sh names c no longer
+]
+
+
+@pytest.mark.parametrize(("base", "now", "name"), MOVED)
+def test_no_test_moves_to_the_night_without_a_reason(planted, capsys, base, now, name):
+    planted.have(now, base)
+    assert table.main([]) == 1 and f"{name} ran by day at HEAD, and only make nightly" in capsys.readouterr().out
+    planted.write("moved.tsv", f"# header\n{name}[a variant]\tnightly\tslow; fast: another\n")
+    assert table.main([]) == 1  # a variant is not the test
+    planted.write("moved.tsv", f"{name}\tnightly\tslow; fast: another\n")
     assert table.main([]) == 0
-    gone.write_text("# since HEAD: text\n.TestOld | renamed TestNew\n.TestNew | it went\n")
-    assert table.main([]) == 1 and "gone.txt: .TestNew exists" in capsys.readouterr().out
-    gone.write_text("# since HEAD: text\n.TestOld | renamed TestNew\n")
-    table.RACE.write_text(".TestNew\t\na.TestOther\tslow\n")
+    for bad in (f"{name}\tnightly\n", f"{name}\tnightly\t\n", f"{name}\n"):
+        planted.write("moved.tsv", bad)
+        assert table.main([]) == 1 and f"moved.tsv: {name}: write its lane" in capsys.readouterr().out
+    planted.write("moved.tsv", 2 * f"{name}\tnightly\tslow\n")
+    assert table.main([]) == 1 and "has two lines" in capsys.readouterr().out
+    planted.write("moved.tsv", "")
+    planted.have(now, {})  # it never ran by day
+    assert table.main([]) == 0
+    planted.have(now, {path: text.replace("test_x", "test_y").replace("TestX", "TestY") for path, text in base.items()})
+    assert table.main([]) == 1 and "is gone since HEAD without a reason" in capsys.readouterr().out
+
+
+def test_a_base_with_lanes_has_what_its_faults_ran(planted):
+    now = {"internal/chaostest/a_test.go": go("TestX", *IF_SHORT)}
+    planted.have(now, {**now, "Makefile": "all:\n\nfaults:\n"})
+    assert table.main([]) == 0
+
+
+def test_lines_of_moved_tests_name_tests_of_the_night(planted, capsys):
+    planted.have(python("test_x") | {"internal/archtest/a_test.go": go("TestX")})
+    for name, said in {
+        "python/tests/test_a.py::test_x": "still runs by day, in test",
+        "internal/archtest.TestX": "still runs by day, in check",
+        "tests/test_a.py::test_x": "does not exist",
+        "python/tests/test_a.py::test_y[1]": "does not exist",
+    }.items():
+        planted.write("moved.tsv", f"{name}\tnightly\tslow\n")
+        assert table.main([]) == 1 and f"moved.tsv: {name} {said}" in capsys.readouterr().out
+    planted.write("moved.tsv", "python/tests/test_a.py::test_x[large]\tnightly\tslow\n")
+    assert table.main([]) == 0  # test_variants_of_moved_tests_run_at_night_alone looks at those
+
+
+def test_variants_of_moved_tests_run_at_night_alone(request):
+    """Of all files that this session collects whole."""
+    files = request.config.stash.get(COLLECTED, {})
+    if not files or any("::" in a for a in request.config.args):
+        pytest.skip("the session has the tests of the nightly lane, or names tests")
+    night = {name: late for found in files.values() for name, late in found.items()}
+    lines = [line.split("\t")[0] for line in table.MOVED.read_text().splitlines() if not line.startswith("#")]
+    variants = [name for name in lines if "[" in name and name.partition("::")[0] in files]
+    assert [name for name in variants if name not in night] == [], "moved.tsv names variants that do not exist"
+    assert [name for name in variants if not night[name]] == [], "moved.tsv has lines of what runs by day"
+
+
+@pytest.mark.parametrize("name", ["TestGeneratedX", "TestErrorDocsX"])
+def test_no_name_is_left_out_everywhere(planted, capsys, name):
+    text = go(name)
+    for package, right in {"internal/x": False, "dsa": False, "cmd/larder": True, "docs": True}.items():
+        planted.have({f"{package}/a_test.go": text})
+        assert table.main([]) == (0 if right else 1)
+        assert right or f"{package}.{name}: make test leaves out names" in capsys.readouterr().out
+    planted.have({"examples/test_a.py": "def test_x(): ...\n"})
+    assert table.main([]) == 1 and "examples/test_a.py::test_x runs in no lane" in capsys.readouterr().out
+
+
+def test_no_test_disappears_without_a_reason(planted, capsys):
+    now, base = {"a/a_test.go": go("TestNew")}, {"a/a_test.go": go("TestOld")}
+    planted.have(now, base)
+    planted.write("race.tsv", "# comment\ndsa\ta whole package\n")
+    planted.write("gone.txt", "# since HEAD: text\n")
+    assert table.main([]) == 1 and "a.TestOld is gone since HEAD without a reason" in capsys.readouterr().out
+    planted.write("gone.txt", "# since HEAD: text\na.TestOld | renamed TestNew\n")
+    assert table.main([]) == 0
+    planted.write("gone.txt", "# since HEAD: text\na.TestOld | renamed TestNew\na.TestNew | it went\n")
+    assert table.main([]) == 1 and "gone.txt: a.TestNew exists" in capsys.readouterr().out
+    planted.write("gone.txt", "# since HEAD: text\na.TestOld | renamed TestNew\n")
+    planted.write("race.tsv", "a.TestNew\t\na.TestOther\tslow\n")
     assert table.main([]) == 1
     said = capsys.readouterr().out
-    assert "race.tsv: .TestNew has no reason" in said and "race.tsv: a.TestOther does not exist" in said
-    monkeypatch.setattr(table, "tree", lambda: {f"{d}/a_test.go": "func TestX(t *testing.T) {\n}\n" for d in "ab"})
-    table.RACE.write_text("a.TestX\tslow\n")
+    assert "race.tsv: a.TestNew has no reason" in said and "race.tsv: a.TestOther does not exist" in said
+    planted.have({f"{d}/a_test.go": go("TestX") for d in "ab"})
+    planted.write("gone.txt", "# since HEAD: text\n")
+    planted.write("race.tsv", "a.TestX\tslow\n")
     assert table.main([]) == 1 and "race.tsv: a.TestX leaves out b.TestX too" in capsys.readouterr().out
