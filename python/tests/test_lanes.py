@@ -288,6 +288,15 @@ def test_a_base_with_lanes_has_what_its_faults_ran(planted):
     assert table.main([]) == 0
 
 
+def test_ci_needs_the_base(planted, capsys, monkeypatch):
+    planted.have({"a/a_test.go": go("TestX")}, {"a/a_test.go": go("TestOld")})
+    planted.write("gone.txt", "# since 0123456789abcdef0123456789abcdef01234567: text\n")
+    said = "this clone has no commit 0123456789abcdef0123456789abcdef01234567"
+    for value, code in {"": 0, "true": 1, "0": 1}.items():
+        monkeypatch.setenv("CI", value)
+        assert table.main([]) == code and said in capsys.readouterr().out
+
+
 def test_lines_of_moved_tests_name_tests_of_the_night(planted, capsys):
     planted.have(python("test_x") | {"internal/archtest/a_test.go": go("TestX")})
     for name, said in {

@@ -139,6 +139,7 @@ func TestMergesOfCounts(t *testing.T) {
 }
 
 func TestWithoutHistory(t *testing.T) {
+	t.Setenv("CI", "")
 	r := newRepo(t)
 	r.update()
 	r.commit("counts: start")
@@ -158,6 +159,10 @@ func TestWithoutHistory(t *testing.T) {
 	if notes := strings.Join(r.run(false).notes, "\n"); !strings.Contains(notes, "no git history") {
 		t.Errorf("without git it says %q", notes)
 	}
+	t.Setenv("CI", "true")
+	r.check("no git history")
+	shallow.check("a shallow clone")
+	t.Setenv("CI", "")
 	r.edit("docs/index.md", "one", "one two three nobody")
 	r.check("banned.nobody is 3", "words.docs is 6")
 }
