@@ -11,6 +11,8 @@
 //
 //	Moved: methods.internal/source.Catalog -> methods.internal/source.Index
 //
+// The old one must be gone from the tree of that commit: one that only fell below its limit leaves its number to none.
+//
 // -check reads the history of counts.txt as well, so a raised number stays red after it was committed. The first commit
 // that has the file is the start. For each number, a merge may hold what one side changed or, where both sides changed
 // it, the larger number; ceilings that both sides raised may add up. A breach in an old commit is forgiven once the

@@ -3,14 +3,17 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"strings"
 )
 
 // repository reads versions of the counts out of git.
 type repository struct {
-	root  string
-	blobs map[string]numbers // by the name of the blob
+	root, python string
+	blobs        map[string]numbers // by the name of the blob
 }
 
 func (r *repository) git(stdin string, args ...string) (string, error) {
@@ -86,6 +89,9 @@ func (r *repository) commit(hash string, parents []string, blobOf map[string]str
 	}
 	c := &commit{hash: hash, message: message}
 	c.subject, _, _ = strings.Cut(message, "\n")
+	if c.declared, err = r.declared(hash, sayings(message).moved); err != nil {
+		return nil, fmt.Errorf("commit %.12s: %w", hash, err)
+	}
 	if c.counts, err = r.numbersOf(blobOf[hash]); err != nil {
 		return nil, fmt.Errorf("commit %.12s: %w", hash, err)
 	}
@@ -105,6 +111,60 @@ func (r *repository) commit(hash string, parents []string, blobOf map[string]str
 	}
 	c.base, err = r.numbersOf(blobOf[strings.TrimSpace(base)])
 	return c, err
+}
+
+// declared finds those of the old keys in moves that the tree of a commit still declares.
+func (r *repository) declared(hash string, moves map[string]string) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, old := range moves {
+		all, err := r.measureAt(hash, placeOf(old))
+		if err != nil {
+			return nil, err
+		}
+		out[old] = declares(all, old)
+	}
+	return out, nil
+}
+
+// placeOf is the folder of a key of Go, or the file of one of Python without its suffix.
+func placeOf(key string) string {
+	_, rest, _ := strings.Cut(key, ".")
+	dir, name := path.Split(rest)
+	name, _, _ = strings.Cut(name, ".")
+	return dir + name
+}
+
+// measureAt measures what a commit has in one place: the Go files of the folder, or the file of Python.
+func (r *repository) measureAt(hash, place string) (numbers, error) {
+	names, err := r.git("", "ls-tree", "--full-tree", "--name-only", hash, "--", place+"/", place+".py")
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.MkdirTemp("", "counts-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder for files of a commit: %w", err)
+	}
+	defer os.RemoveAll(root)
+	t := &tree{root: root, python: r.python}
+	for name := range strings.Lines(names) {
+		name = strings.TrimSuffix(name, "\n")
+		if path.Ext(name) != ".go" && name != place+".py" {
+			continue
+		}
+		text, err := r.git("", "cat-file", "blob", hash+":"+name)
+		if err != nil {
+			return nil, err
+		}
+		file := filepath.Join(root, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+			return nil, fmt.Errorf("writing a file of a commit: %w", err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			return nil, fmt.Errorf("writing a file of a commit: %w", err)
+		}
+		t.files = append(t.files, name)
+	}
+	return t.measure()
 }
 
 // numbersOf reads a version of the file; "" is a commit without it.

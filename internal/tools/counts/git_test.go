@@ -108,6 +108,39 @@ func TestACeilingRisesWithWords(t *testing.T) {
 	r.check()
 }
 
+// TestAMoveNeedsTheOldDeclarationToBeGone: from the tree, and from the commit that says Moved.
+func TestAMoveNeedsTheOldDeclarationToBeGone(t *testing.T) {
+	goType := func(name string) string {
+		return "type " + name + " struct{}\n\n" + repeat(22, "func ("+name+") M%d() {}\n")
+	}
+	class := func(name string) string { return "class " + name + ":\n" + repeat(22, "    def m%d(self): pass\n") }
+	r := newRepo(t)
+	r.write("internal/x/b.go", "package x\n\n// a\n// b\n"+goType("Old"))
+	r.write("bench/old.py", "# a\n# b\n"+class("Old"))
+	r.update()
+	r.commit("counts: start")
+
+	// The old ones stay, without their methods, and new ones are as large.
+	r.write("internal/x/b.go", "package x\n\ntype Old struct{}\n\n"+goType("New"))
+	r.write("bench/old.py", "class Old: pass\n\n"+class("New"))
+	mustSay(t, r.run(true).problems, "methods.bench/old.New is 22, at most 20", "methods.internal/x.New is 22, at most 20")
+	r.git("checkout", "-q", countsFile)
+	r.edit(countsFile, "/x.Old 22", "/x.New 22")
+	r.edit(countsFile, "/old.Old 22", "/old.New 22")
+	rose := []string{"methods.bench/old.New rose from 20 to 22", "methods.internal/x.New rose from 20 to 22"}
+	r.check(rose...)
+	moved := "x: rename Old\n\nMoved: methods.internal/x.Old -> methods.internal/x.New\n" +
+		"Moved: methods.bench/old.Old -> methods.bench/old.New\n"
+	r.commit(moved)
+	r.check(rose...)
+
+	r.edit("internal/x/b.go", "type Old struct{}\n", "")
+	r.edit("bench/old.py", "class Old: pass\n", "")
+	r.check(rose...) // the commit still has them
+	r.git("commit", "-q", "-a", "--amend", "-m", moved)
+	r.check()
+}
+
 func TestMergesOfCounts(t *testing.T) {
 	r := newRepo(t)
 	r.git("checkout", "-q", "-b", "before")

@@ -66,6 +66,10 @@ func (g *goCode) function(dir string, d *ast.FuncDecl) {
 
 func (g *goCode) named(dir string, d *ast.TypeSpec) {
 	key := dir + "." + d.Name.Name
+	g.fields[key] += 0 // a type of any kind is declared, with methods or without
+	if g.methods[key] == nil {
+		g.methods[key] = map[string]bool{}
+	}
 	switch t := d.Type.(type) {
 	case *ast.StructType:
 		g.fields[key] = max(g.fields[key], fieldsOf(t))

@@ -10,9 +10,10 @@ import (
 // commit is a commit that changed the file of counts.
 type commit struct {
 	hash, subject, message string
-	counts                 numbers   // nil: it has no such file
-	parents                []numbers // what its parents have
-	base                   numbers   // what the parents of a merge had in common
+	counts                 numbers         // nil: it has no such file
+	parents                []numbers       // what its parents have
+	base                   numbers         // what the parents of a merge had in common
+	declared               map[string]bool // of the old keys that its message moves: those that its tree still declares
 }
 
 var (
@@ -24,10 +25,11 @@ var (
 type said struct {
 	ceilings numbers           // by how much a ceiling rises
 	moved    map[string]string // new keys to old ones
+	declared map[string]bool   // old keys that cannot move: what they count is still there
 }
 
 func sayings(message string) said {
-	s := said{numbers{}, map[string]string{}}
+	s := said{ceilings: numbers{}, moved: map[string]string{}}
 	for _, m := range ceilingLine.FindAllStringSubmatch(message, -1) {
 		n, _ := strconv.Atoi(m[2])
 		s.ceilings[m[1]] += n // a squashed commit may have several lines
@@ -67,7 +69,9 @@ func judge(c commit) []breach {
 	if c.counts == nil {
 		return []breach{{text: countsFile + " was deleted", deleted: before}}
 	}
-	return rises(before, c.counts, sayings(c.message))
+	say := sayings(c.message)
+	say.declared = c.declared
+	return rises(before, c.counts, say)
 }
 
 // before holds the numbers that a commit is compared with: its parent's, or those of both sides of a merge.
@@ -149,6 +153,7 @@ func rises(before, after numbers, say said) []breach {
 		}
 		from := say.moved[key]
 		_, stays := after[from]
+		stays = stays || say.declared[from]
 		if was, had := before[from]; !known && had && !stays && !taken[from] && n <= was && ruleOf(from).name == f.name {
 			taken[from] = true
 			continue
@@ -182,13 +187,13 @@ func judgeAll(history []commit, now numbers, after func(c, earlier string) bool)
 }
 
 // pending compares the working tree with the last commit: what no message can allow, and the lines that the message of
-// the next commit needs.
-func pending(head, now numbers) (problems, lines []string) {
+// the next commit needs. all holds what was measured of the tree.
+func pending(head, now, all numbers) (problems, lines []string) {
 	if head == nil {
 		return nil, nil
 	}
-	say := said{numbers{}, map[string]string{}}
-	for _, m := range likelyMoves(head, now) {
+	say := said{ceilings: numbers{}, moved: map[string]string{}}
+	for _, m := range likelyMoves(head, now, all) {
 		say.moved[m.to] = m.from
 		lines = append(lines, m.String())
 	}

@@ -74,8 +74,8 @@ func (o options) run() (report, error) {
 	if file == nil {
 		return r, fmt.Errorf("%s is missing: run `make counts`, or restore it from git", countsFile)
 	}
-	r.wrong(compare(file, measured)...)
-	repo := repository{root: o.root}
+	r.wrong(compare(file, listed(measured))...)
+	repo := repository{root: o.root, python: o.python}
 	history, head, note, err := repo.history()
 	if err != nil {
 		return r, err
@@ -87,7 +87,7 @@ func (o options) run() (report, error) {
 		r.note(note)
 	}
 	r.wrong(judgeAll(history, file, repo.after)...)
-	problems, lines := pending(head, file)
+	problems, lines := pending(head, file, measured)
 	r.wrong(problems...)
 	for _, line := range lines {
 		r.note("the next commit's message needs the line `" + line + "`")
@@ -111,6 +111,7 @@ func (o options) file() (numbers, error) {
 	return file, nil
 }
 
+// measure returns all numbers of the tree, those too that no line lists.
 func (o options) measure(r *report, file numbers) (numbers, error) {
 	t, err := openTree(o.root, o.python)
 	if err != nil {
@@ -134,7 +135,7 @@ func (o options) measure(r *report, file numbers) (numbers, error) {
 
 func (o options) write(r *report, file, measured numbers) error {
 	if file == nil {
-		file = measured
+		file = listed(measured)
 	}
 	out, message, refused := update(file, measured)
 	r.wrong(refused...)

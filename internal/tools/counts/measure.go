@@ -69,7 +69,7 @@ func (t *tree) has(name string) bool {
 	return found
 }
 
-// measure counts everything but the binary.
+// measure counts everything but the binary, and leaves nothing out for its limit.
 func (t *tree) measure() (numbers, error) {
 	all := numbers{"comments.is-what": 0, "words.docs": 0, "words.changelog": 0}
 	for _, p := range phrases {
@@ -114,7 +114,7 @@ func (t *tree) measure() (numbers, error) {
 		}
 		all["glossary.two-meanings"] = len(twoMeanings(string(text)))
 	}
-	return listed(all), nil
+	return all, nil
 }
 
 // countFile counts what needs no Python, and says whether the file is generated code.

@@ -49,7 +49,7 @@ func measureFiles(t *testing.T, files map[string]string) numbers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	return listed(all)
 }
 
 // mustCount fails unless the numbers that are not zero are those of want.
@@ -92,6 +92,32 @@ func TestGoDeclarations(t *testing.T) {
 		"interfaces.internal/big": 5, "parameters.internal/big.f": 6, "arguments.client.Conn.Do": 6,
 		"parameters.client.Conn.do": 7,
 	})
+}
+
+// TestWhatHasNothingIsDeclared: a type without methods and a class without a body are there all the same.
+func TestWhatHasNothingIsDeclared(t *testing.T) {
+	root := t.TempDir()
+	plant(t, root, map[string]string{
+		"a/a.go": "package a\n\ntype (\n\tT struct{}\n\tN int\n\tA = T\n)\n\nfunc f() {}\n\nfunc (T) m() {}\n",
+		"p/m.py": "class C: pass\n\ndef f(): pass\n",
+	})
+	tr, err := openTree(root, python(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := tr.measure()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"methods.a.T", "fields.a.T", "methods.a.N", "fields.a.N", "methods.a.A", "parameters.a.f",
+		"parameters.a.T.m", "methods.p/m.C", "fields.p/m.C", "parameters.p/m.f"} {
+		if !declares(all, key) {
+			t.Errorf("%s is not declared", key)
+		}
+	}
+	if declares(all, "methods.a.Other") || declares(all, "interfaces.a") {
+		t.Error("what is not there is declared")
+	}
 }
 
 func TestPythonDeclarations(t *testing.T) {

@@ -87,9 +87,23 @@ type move struct{ from, to string }
 
 func (m move) String() string { return fmt.Sprintf("Moved: %s -> %s", m.from, m.to) }
 
-// likelyMoves pairs each new quality key with a vanished one of its family whose number was no smaller. Of several it
-// takes one of the same last name, otherwise the smallest. The committer confirms it with the line `Moved:`.
-func likelyMoves(before, after numbers) []move {
+// declares says whether a tree still has what a key counts, listed or not. all holds what was measured of it.
+func declares(all numbers, key string) bool {
+	name, rest, _ := strings.Cut(key, ".")
+	families := []string{name}
+	if name == "parameters" || name == "arguments" { // a function that became public, or is so no longer
+		families = []string{"parameters", "arguments"}
+	}
+	return slices.ContainsFunc(families, func(f string) bool {
+		_, is := all[f+"."+rest]
+		return is
+	})
+}
+
+// likelyMoves pairs each new quality key with a vanished one of its family whose number was no smaller. What all still
+// declares has not vanished. Of several it takes one of the same last name, otherwise the smallest. The committer
+// confirms it with the line `Moved:`.
+func likelyMoves(before, after, all numbers) []move {
 	var out []move
 	used := map[string]bool{}
 	for _, key := range sorted(after) {
@@ -100,7 +114,7 @@ func likelyMoves(before, after numbers) []move {
 		var best string
 		for _, old := range sorted(before) {
 			_, stays := after[old]
-			if stays || used[old] || ruleOf(old).name != f.name || before[old] < after[key] {
+			if stays || declares(all, old) || used[old] || ruleOf(old).name != f.name || before[old] < after[key] {
 				continue
 			}
 			if best == "" || lastName(old) == lastName(key) ||
@@ -155,10 +169,11 @@ func tooMany(key string, n, allowed int) string {
 
 // update brings the file to what was measured without raising a quality number. It returns the new content, the lines
 // that the commit's message needs, and what it refused.
-func update(file, measured numbers) (out numbers, message, refused []string) {
+func update(file, all numbers) (out numbers, message, refused []string) {
 	out = numbers{}
+	measured := listed(all)
 	moved := map[string]move{}
-	for _, m := range likelyMoves(file, measured) {
+	for _, m := range likelyMoves(file, measured, all) {
 		moved[m.to] = m
 	}
 	for _, key := range sorted(measured) {

@@ -63,6 +63,36 @@ func TestUpdateNeverRaisesQuality(t *testing.T) {
 	mustSay(t, refused, "banned.anew is 5, at most 4", "fields.b.U is 21, at most 15")
 }
 
+// TestWhatIsStillDeclaredDoesNotMove: a type that fell below its limit keeps its name, and leaves its number to none.
+func TestWhatIsStillDeclaredDoesNotMove(t *testing.T) {
+	file := numbers{"methods.a.T": 30, "parameters.client.f": 7}
+	const aType, aFunction = "methods.a.T -> methods.b.U", "parameters.client.f -> parameters.b.g"
+	for name, c := range map[string]struct {
+		all   numbers
+		moves []string
+	}{
+		"gone":         {numbers{}, []string{aType, aFunction}},
+		"small":        {numbers{"methods.a.T": 3, "parameters.client.f": 1}, nil},
+		"without any":  {numbers{"methods.a.T": 0, "parameters.client.f": 0}, nil},
+		"public now":   {numbers{"arguments.client.f": 4}, []string{aType}},
+		"other family": {numbers{"fields.a.T": 4}, []string{aType, aFunction}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.all["methods.b.U"], c.all["parameters.b.g"] = 25, 6
+			var got []string
+			for _, m := range likelyMoves(file, listed(c.all), c.all) {
+				got = append(got, m.String())
+			}
+			mustSay(t, got, c.moves...)
+			_, message, refused := update(file, c.all)
+			mustSay(t, message, c.moves...)
+			if len(refused)+len(c.moves) != 2 {
+				t.Errorf("refused %q", refused)
+			}
+		})
+	}
+}
+
 func TestParseReadsWhatFormatWrites(t *testing.T) {
 	all := numbers{"words.docs": 12, "methods.internal/a.T": 30, "banned.anew": 0, "binary.KiB": 600}
 	text := format(all)
@@ -183,9 +213,15 @@ func TestABreachIsForgivenWhenTheNumberIsBack(t *testing.T) {
 
 func TestPendingNamesTheLinesOfTheNextCommit(t *testing.T) {
 	head := numbers{"methods.a.T": 30, "banned.anew": 4, "words.docs": 100}
-	problems, lines := pending(head, numbers{"methods.b.T": 30, "banned.anew": 5, "words.docs": 140, "fields.b.T": 16})
+	now := numbers{"methods.b.T": 30, "banned.anew": 5, "words.docs": 140, "fields.b.T": 16}
+	problems, lines := pending(head, now, now)
 	mustSay(t, problems, "banned.anew rose from 4 to 5", "fields.b.T rose from 15 to 16")
 	mustSay(t, lines, "Moved: methods.a.T -> methods.b.T", "Ceiling: words.docs +40: REASON")
-	problems, lines = pending(nil, numbers{"banned.anew": 5})
+	all := maps.Clone(now)
+	all["methods.a.T"] = 20
+	problems, lines = pending(head, now, all)
+	mustSay(t, problems, "banned.anew rose from 4 to 5", "fields.b.T rose from 15 to 16", "methods.b.T rose from 20 to 30")
+	mustSay(t, lines, "Ceiling: words.docs +40: REASON")
+	problems, lines = pending(nil, numbers{"banned.anew": 5}, nil)
 	mustSay(t, slices.Concat(problems, lines))
 }
