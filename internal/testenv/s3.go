@@ -72,8 +72,8 @@ func under(dir string, names []string) []string {
 	return out
 }
 
-// Tool finds a program that make setup puts into bin/tools of this tree: there, where the variable named says, or in
-// the path. A test is skipped where it is not; with the variable required it fails there.
+// Tool finds a program that make setup-nightly puts into bin/tools of this tree: there, where the variable named says,
+// or in the path. A test is skipped where it is not; with the variable required it fails there.
 func Tool(t testing.TB, program, named, required string) string {
 	t.Helper()
 	if path := os.Getenv(named); path != "" {
@@ -92,7 +92,7 @@ func Tool(t testing.TB, program, named, required string) string {
 	if found, err := exec.LookPath(filepath.Base(program)); err == nil {
 		return found
 	}
-	message := "no " + filepath.Base(program) + ": make setup puts it into bin/tools; " + named + " names another"
+	message := "no " + filepath.Base(program) + ": make setup-nightly puts it into bin/tools; " + named + " names another"
 	if os.Getenv(required) != "" {
 		t.Fatal(message)
 	}

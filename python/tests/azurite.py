@@ -26,7 +26,7 @@ def find_server() -> str:
     path = os.environ.get("LARDER_AZURITE") or str(ROOT / "bin/tools/azurite/node_modules/.bin/azurite-blob")
     if shutil.which(path) and shutil.which("node"):
         return path
-    message = "there is no azurite-blob: make setup installs it into bin/tools where npm is"
+    message = "there is no azurite-blob: make setup-nightly installs it into bin/tools where npm is"
     if os.environ.get("LARDER_REQUIRE_AZURITE") == "1":
         pytest.fail(message)
     pytest.skip(message)

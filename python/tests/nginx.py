@@ -21,7 +21,7 @@ def find(program: str) -> str:
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/bin")
     if path:
         return path
-    message = f"there is no {program}: make setup installs nginx-light and openssl on Debian"
+    message = f"there is no {program}: make setup-nightly installs nginx-light and openssl on Debian"
     if os.environ.get("LARDER_REQUIRE_NGINX") == "1":
         pytest.fail(message)
     pytest.skip(message)

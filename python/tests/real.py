@@ -33,7 +33,7 @@ def formats() -> Path:
         return python
     if os.environ.get("LARDER_REQUIRE_FORMATS"):
         pytest.fail(f"{python} is missing, and LARDER_REQUIRE_FORMATS is set")
-    pytest.skip(f"{python} is missing (make setup makes it)")
+    pytest.skip(f"{python} is missing (make setup-nightly makes it)")
 
 
 NIGHTLY = os.environ.get("LARDER_LANE") == "nightly"

@@ -190,7 +190,7 @@ def indexed_dataset() -> Any:
     found = importlib.util.find_spec("megatron")
     if found is None or not found.submodule_search_locations:
         if os.environ.get("LARDER_REQUIRE_FORMATS"):
-            raise ModuleNotFoundError("megatron-core is missing: make setup installs it into .venv-formats")
+            raise ModuleNotFoundError("megatron-core is missing: make setup-nightly installs it into .venv-formats")
         return None
     site = Path(next(iter(found.submodule_search_locations))).parent
     for name in ("megatron", "megatron.core", "megatron.core.datasets"):

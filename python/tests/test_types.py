@@ -40,7 +40,7 @@ def train(loader: DataLoader[int], other: DataLoader[str]) -> None:
 
 
 def test_output_decides_what_a_batch_is_and_mistakes_show(tmp_path):
-    mypy = ROOT / "bin/tools/python/bin/mypy"  # of `make setup`
+    mypy = ROOT / "bin/tools/python/bin/mypy"  # of `make tools`
     if not mypy.exists():
         pytest.skip("mypy is not installed (internal/tools/python/requirements.txt)")
     script = tmp_path / "script.py"

@@ -146,7 +146,7 @@ func formatsPython(t *testing.T) string {
 		if os.Getenv("LARDER_REQUIRE_FORMATS") != "" {
 			t.Fatalf("%s is missing, and LARDER_REQUIRE_FORMATS is set", python)
 		}
-		t.Skipf("%s is missing (make setup makes it)", python)
+		t.Skipf("%s is missing (make setup-nightly makes it)", python)
 	}
 	return python
 }
