@@ -69,6 +69,23 @@ def test_failed_python_tests_are_found():
     assert run.parse_pytest(2, "").hard and not run.parse_pytest(0, "3 passed in 0.1s\n").hard
 
 
+@pytest.mark.parametrize(
+    ("line", "grave"),
+    [
+        ("E       AssertionError: exit code 2: panic: runtime error: index out of range", True),
+        ("E         panic: larder: batch 3 was given twice", True),
+        ("E       assert 'VIOLATED' not in 'job 1, epoch 2: VIOLATED'", True),
+        ("E       AssertionError: epoch 2 is violated", True),
+        ('>       assert "VIOLATED" not in shaken.daemon.log.read_text()', False),
+        ("E       AssertionError: the daemon did not panic", False),
+    ],
+)
+def test_panics_and_epochs_that_are_not_exactly_once_show_in_the_text_of_pytest(line, grave):
+    end = "FAILED python/tests/test_a.py::test_b - AssertionError: no\n1 failed in 1s\n"
+    result = run.parse_pytest(1, f"{line}\n{end}")
+    assert bool(result.hard) == grave and result.failed == ["python/tests/test_a.py::test_b"]
+
+
 def test_only_listed_tests_are_run_again_and_at_most_twice(monkeypatch):
     tries: list[list[str]] = []
     outcomes = iter([(1, FAILED), (0, "ok  \tlarder/a\t0.1s\n")])
