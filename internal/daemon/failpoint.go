@@ -17,29 +17,32 @@ import (
 
 // withFailpoints makes a call to the state directory the last one of this process, or one that fails. LARDER_FAILPOINT
 // is OP:FILE:WHAT:N: the N-th OP (create, write, writeat, reserve, truncate, sync, rename, remove) on a FILE (log,
-// mark, snapshot, orders, dir, any), with WHAT = "before" or "after": SIGKILL then; or an error: EIO, ENOSPC, EROFS.
-// This build is for tests of crashes.
+// mark, snapshot, orders, dir, any), with WHAT = "before" or "after": SIGKILL then; or an error from then on: EIO,
+// ENOSPC, EROFS. With a fifth part, :PATH, the error ends once that file exists. This build is for tests of crashes.
 func withFailpoints(fs journal.FS) journal.FS {
 	text := os.Getenv("LARDER_FAILPOINT")
 	if text == "" {
 		return fs
 	}
-	part := strings.Split(text, ":")
-	if len(part) != 4 {
-		panic("LARDER_FAILPOINT=" + text + " is not OP:FILE:WHAT:N")
+	part := strings.SplitN(text, ":", 5)
+	if len(part) < 4 {
+		panic("LARDER_FAILPOINT=" + text + " is not OP:FILE:WHAT:N or OP:FILE:WHAT:N:PATH")
 	}
 	n, err := strconv.ParseInt(part[3], 10, 64)
 	if err != nil || n < 1 {
 		panic("LARDER_FAILPOINT=" + text + ": N is a number from 1")
 	}
 	p := &failpoint{op: part[0], file: part[1], what: part[2]}
+	if len(part) == 5 {
+		p.until = part[4]
+	}
 	p.left.Store(n)
 	return failFS{fs, p}
 }
 
 type failpoint struct {
-	op, file, what string
-	left           atomic.Int64
+	op, file, what, until string
+	left                  atomic.Int64
 }
 
 var errnos = map[string]error{"EIO": unix.EIO, "ENOSPC": unix.ENOSPC, "EROFS": unix.EROFS}
@@ -59,10 +62,10 @@ func (p *failpoint) or(op, name string, call, part func() error) error {
 	}
 	left := p.left.Add(-1)
 	if err, bad := errnos[p.what]; bad {
-		if left <= 0 { // a disk that has failed keeps failing
-			if left == 0 {
-				fmt.Fprintln(os.Stderr, "failpoint reached:", op, name, p.what)
-			}
+		if left == 0 {
+			fmt.Fprintln(os.Stderr, "failpoint reached:", op, name, p.what)
+		}
+		if left <= 0 && !p.over() { // a disk that has failed keeps failing
 			return err
 		}
 		return call()
@@ -76,6 +79,15 @@ func (p *failpoint) or(op, name string, call, part func() error) error {
 	fmt.Fprintln(os.Stderr, "failpoint reached:", op, name, p.what)
 	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 	select {}
+}
+
+// over says whether the errors have ended.
+func (p *failpoint) over() bool {
+	if p.until == "" {
+		return false
+	}
+	_, err := os.Stat(p.until)
+	return err == nil
 }
 
 type failFS struct {

@@ -19,6 +19,17 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks for a dae
 T = TypeVar("T")
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Lets go of the frames that an error passed, which would live until the garbage collector runs.
+
+    A session names the error that ended it, and the frames name the session. They name the caller's frames too, whose
+    variables hold batches: the ring would count those as kept.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 class Outage:
     """The retries while there is no daemon: longer and longer pauses up to a deadline."""
 
@@ -41,6 +52,7 @@ class Outage:
                 hint="start `larder serve` again, on the same state.dir: then iteration continues where it was; "
                 "timeout= is how long to wait, on_daemon_loss='raise' does not wait",
             ) from error
+        forget_frames(error)
         _clock.sleep(min(self.pause, self.left))
         self.pause = min(2 * self.pause, _LONGEST_PAUSE)
 

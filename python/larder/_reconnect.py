@@ -42,6 +42,7 @@ def reconnect(shared: Shared, run: Run) -> None:
     while True:
         try:
             _attempt(shared, run, outage)
+            _connection.forget_frames(old.error)
             return
         except StoppedError:
             raise  # no successor is expected

@@ -137,11 +137,12 @@ def draw(folder: Path, classes: int, each: int, seed: int = 1, size: tuple[int, 
 class Daemon:
     """`larder serve` in a folder of its own; `stop` asserts that it ends in order and leaves nothing.
 
-    With `--clock` and the address of a stepped clock it decides by that.
+    With `--clock` and the address of a stepped clock it decides by that. `failpoint` is a call to its state directory
+    that fails (LARDER_FAILPOINT).
     """
 
-    def __init__(self, folder: Path, *arguments: str, config: str = "") -> None:
-        self.binary = find_stepped() if "--clock" in arguments else find_binary()
+    def __init__(self, folder: Path, *arguments: str, config: str = "", failpoint: str = "") -> None:
+        self.binary = find_stepped() if "--clock" in arguments or failpoint else find_binary()
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = str(folder / "d.sock")
         self.log = folder / "daemon.log"
@@ -149,7 +150,9 @@ class Daemon:
         env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
         env |= {f"XDG_{x.upper()}_HOME": str(folder / x) for x in ("cache", "state")}
         env |= {"XDG_RUNTIME_DIR": str(folder), "GOTRACEBACK": "all"}
-        self.env = env
+        self.env = dict(env)
+        if failpoint:
+            env["LARDER_FAILPOINT"] = failpoint
         command = [self.binary, "serve", "--socket", self.socket, "--config", str(folder / "larder.yaml"), *arguments]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
