@@ -240,7 +240,9 @@ class Tree:
         for name in ("gone.txt", "moved.tsv", "race.tsv"):
             monkeypatch.setattr(table, name.partition(".")[0].upper(), folder / name)
             self.write(name, "# since HEAD: text\n")
-        monkeypatch.setattr(table, "OUT", folder / "lanes.tsv")
+        for name in ("OUT", "PROMISES", "PROOFS"):
+            monkeypatch.setattr(table, name, folder / name)
+            self.write(name, "")
         monkeypatch.setattr(table, "packages", {"race": {"b", "prep"}, "rest": {"a", "b"}, "pure": {"dsa"}}.__getitem__)
         monkeypatch.delenv("CI", raising=False)
 
@@ -370,3 +372,27 @@ def test_no_test_disappears_without_a_reason(planted, capsys):
     planted.write("gone.txt", "# since HEAD: text\n")
     planted.write("race.tsv", "a.TestX\tslow\n")
     assert table.main([]) == 1 and "race.tsv: a.TestX leaves out b.TestX too" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ("`test_e2e.py` test_a, test_b, `test_e2e_more.py` test_c", ""),
+        ("`test_e2e.py` test_gone", "G1 Exactly once: make test runs no test_gone of python/tests/test_e2e.py"),
+        ("`test_e2e.py` test_late", "G1 Exactly once: make test runs no test_late of python/tests/test_e2e.py"),
+        ("`dsa`: TestTwin", "G1 Exactly once needs a row: a test of make test against the real daemon"),
+        ("", "G1 Exactly once needs a row: a test of make test against the real daemon"),
+    ],
+)
+def test_each_promise_has_a_test_against_the_real_daemon(row, wrong):
+    now = {f"python/tests/test_e2e{t}": ["test", "nightly"] for t in (".py::test_a", ".py::test_b", "_more.py::test_c")}
+    now["python/tests/test_e2e.py::test_late"] = ["nightly"]
+    rows = f"| [G1 Exactly once](guarantees.md#g1-exactly-once) | {row} |\n" if row else ""
+    proofs = f"# Proofs\n\n## Against the real daemon\n| promise | tests |\n|---|---|\n{rows}\n## Exactly once\n"
+    found = table.unproved("# Promises\n## G1 Exactly once\nEvery\n", proofs, now)
+    assert found == ([f"guarantees-tests.md: {wrong}"] if wrong else [])
+
+
+def test_no_row_is_of_a_promise_that_is_gone():
+    proofs = "\n## Against the real daemon\n| [G8 More](guarantees.md#g8) | `test_e2e.py` test_a |\n"
+    assert table.unproved("", proofs, {}) == ["guarantees-tests.md: guarantees.md has no promise G8 More"]

@@ -6,7 +6,8 @@
 A test that BASE had and this tree does not have needs a line in gone.txt, beside this file: name | reason. A test that
 BASE ran by day and that only make nightly runs now needs a line in moved.tsv: name, lane and reason, with tabs between
 them. BASE defaults to the commit that gone.txt names in its first line. The exit code is 1 for a test without its line,
-for a line that names no test or one that still runs by day, and, where CI is set, for a clone without BASE.
+for a line that names no test or one that still runs by day, and, where CI is set, for a clone without BASE. It is 1
+too for a promise of docs/guarantees.md whose row in guarantees-tests.md names no test of make test.
 
 Go tests are named package.Test, Python tests file::test; moved.tsv may name one variant, file::test[variant]. Their
 lanes follow the Makefile and packages.sh: check has ./docs, ./internal/archtest and the generated references; faults
@@ -32,6 +33,8 @@ GONE = HERE / "gone.txt"
 MOVED = HERE / "moved.tsv"
 RACE = HERE / "race.tsv"
 OUT = ROOT / "out" / "lanes.tsv"
+PROMISES = ROOT / "docs" / "guarantees.md"
+PROOFS = ROOT / "docs" / "guarantees-tests.md"
 FAULTS = "internal/chaostest"
 
 # What keeps a test out of lanes: "nightly" of all by day, "short" of those that run with -short.
@@ -362,6 +365,25 @@ def wrong_names(now: dict[str, list[str]], sets: dict[str, set[str]]) -> list[st
     return wrong
 
 
+def unproved(promises: str, proofs: str, now: dict[str, list[str]]) -> list[str]:
+    """Which promises, a heading of the first page each, no test of make test asks of the real daemon: the tests that
+    the table "Against the real daemon" of the second page names.
+    """
+    table = proofs.partition("\n## Against the real daemon\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| \[([^]]+)\]\(guarantees\.md#[^)]*\) \| (.*) \|$", table, re.MULTILINE))
+    headings = re.findall(r"^## (.+)$", promises, re.MULTILINE)
+    wrong = [f"guarantees-tests.md: guarantees.md has no promise {name}" for name in rows if name not in headings]
+    for name in headings:
+        file = ""
+        for quoted, test in re.findall(r"`(test_e2e\w*\.py)`|\b(test_\w+)\b(?!\.)", rows.get(name, "")):
+            file = quoted or file
+            if test and "test" not in now.get(f"python/tests/{file}::{test}", []):
+                wrong.append(f"guarantees-tests.md: {name}: make test runs no {test} of python/tests/{file}")
+        if not re.search(r"\btest_\w+\b(?!\.)", rows.get(name, "")):
+            wrong.append(f"guarantees-tests.md: {name} needs a row: a test of make test against the real daemon")
+    return wrong
+
+
 def compare(base: str, gone: dict[str, str], now: dict[str, list[str]], moved: set[str]) -> list[str]:
     """Which tests of a commit are gone, or run by day no longer, without a line that says why."""
     if subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
@@ -397,6 +419,7 @@ def main(arguments: list[str]) -> int:
     wrong += [f"gone.txt: {name} exists" for name in gone if name in now]
     wrong += [f"gone.txt: {name} has no reason" for name, reason in gone.items() if not reason]
     wrong += wrong_names(now, sets)
+    wrong += unproved(PROMISES.read_text(), PROOFS.read_text(), now)
     wrong += compare(base, gone, now, moved)
     for line in wrong:
         print(line)
