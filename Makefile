@@ -142,7 +142,7 @@ test-report: bench-smoke ## make bench-smoke, and look at its report with Chromi
 	  $(GO) test -count=1 -tags '$(TAGS)' -run TestSmokeReport ./bench/report
 
 .PHONY: setup
-setup: ## install what the tests need, into the system (Debian, root) and .venv
+setup: ## install what the tests need, into the system (Debian, root), .venv and bin/tools (an S3 server)
 	@TAGS='$(TAGS)' internal/tools/setup.sh $(VENV)
 
 # What a change must pass beside the tests. Tools are pinned in internal/tools and installed into bin/tools.
@@ -151,7 +151,7 @@ check: tools build ## format, linters, modules, protocol buffers, types, documen
 	$(MAKE) $(BESIDE) check-go check-modules check-proto check-python check-counts check-docs docs
 
 .PHONY: setup-nightly
-setup-nightly: ## also the writers of packed files, an S3 server, Azurite, nginx, a browser
+setup-nightly: ## also the writers of packed files, Azurite, nginx, a browser
 	@TAGS='$(TAGS)' internal/tools/setup.sh $(VENV) nightly
 
 .PHONY: tools

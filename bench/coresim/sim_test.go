@@ -409,11 +409,10 @@ func TestStrictJobsShareEveryRead(t *testing.T) {
 	}
 }
 
-// countsOnly leaves a test out of the short lane, which runs under the race detector: one goroutine counts, and ten
-// times slower.
+// countsOnly leaves a test out of `make race`, which runs with -short: one goroutine counts, and ten times slower there.
 func countsOnly(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("counts in one goroutine; the full lane runs it")
+		t.Skip("counts in one goroutine; make test runs it")
 	}
 }

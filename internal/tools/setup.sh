@@ -3,18 +3,22 @@
 #
 #   internal/tools/setup.sh VENV             for `make test` and `make bench`; also an S3 server, into bin/tools
 #   internal/tools/setup.sh VENV TOOLS       for `make check`: also the pinned linters and generators, into the folder TOOLS
-#   internal/tools/setup.sh VENV nightly     for `make nightly`: also the writers of packed files in .venv-formats,
-#                                            Azurite, nginx, a headless Chromium
+#   internal/tools/setup.sh VENV writers     for `make writers`: also the writers of packed files, in .venv-formats
+#   internal/tools/setup.sh VENV nightly     for `make nightly`: these, Azurite, nginx, a headless Chromium
 #
 # On Debian as root it installs system packages: libjpeg-turbo's headers, and a CPU PyTorch with torchvision to test
 # against. Elsewhere it installs what pip has.
 #
-# Versions are pinned in internal/tools/{lint,proto,s3}/go.mod and internal/tools/python/requirements.txt.
-# A tool is built or installed again only when its version there differs from the version in TOOLS.
+# Versions are pinned in internal/tools/{lint,proto,s3}/go.mod, internal/tools/python/{requirements,formats}.txt,
+# internal/tools/azurite/package-lock.json and, of pytest-xdist, below. A tool is built or installed again only when its
+# version there differs from the installed one. Debian's packages have the versions of its release.
 set -euo pipefail
 venv=$1
-tools=${2-} nightly=
-if [ "$tools" = nightly ]; then tools='' nightly=yes; fi
+tools=${2-} nightly='' writers=''
+case $tools in
+nightly) tools='' nightly=yes writers=yes ;;
+writers) tools='' writers=yes ;;
+esac
 here=$(cd "$(dirname "$0")" && pwd)
 say() { echo "setup: $*"; }
 
@@ -174,7 +178,7 @@ environment
 if torch=$("$venv/bin/python" -c 'import torch, torchvision as v; print(torch.__version__, "and torchvision", v.__version__)' \
   2>/dev/null); then
   say "testing against torch $torch"
-  [ -z "$nightly" ] || formats
+  [ -z "$writers" ] || formats
 elif [ -n "${CI:-}" ]; then
   say "torch and torchvision are mandatory in CI and could not be installed"
   exit 1

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
-# Runs `make test` RUNS (10) times, every second one beside two busy loops of equal priority and a disk that is written
-# without a pause. The results of Go's cache do not count. Each run's output is in out/flaky/N.log; what ran before an
-# interruption is not run again (AGAIN=1 forgets it). The exit code is 1 when a test failed, or passed on a later try.
+# Runs `make test` RUNS (10) times, every second one beside two busy loops and a disk that is written without a pause. The
+# loops have the priority of the Python tests, and a higher one than the Go tests, which make test runs under nice.
+#
+# The results of Go's cache do not count. Each run's output is in out/flaky/N.log. What ran before an interruption is not
+# run again, unless the commit is another one (AGAIN=1 forgets it). A tree that differs from its commit is refused. The
+# exit code is 1 when a test failed, or passed on a later try.
 set -u -o pipefail
 cd "$(dirname "$0")/../../.."
 
 runs=${RUNS:-10}
 out=${OUT:-out/flaky}
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
+if [ -n "$(git status --porcelain 2>/dev/null)" ]; then
+  echo "flaky: the record is of a commit, and this tree has changes: commit them, or run it in a clone" >&2
+  exit 2
+fi
 mkdir -p "$out"
 record=$out/record.txt
 [ -z "${AGAIN-}" ] || rm -f "$record"
