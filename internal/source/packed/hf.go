@@ -162,6 +162,7 @@ type arrowTable struct {
 	closers  []io.Closer
 	features map[string]hfFeature
 	columns  []arrowColumn
+	means    *meanings
 }
 
 func (t *arrowTable) close() {
@@ -174,7 +175,7 @@ func (t *arrowTable) close() {
 func openTable(
 	ctx context.Context, a Address, schema *record.Schema, paths []string, open func(string) (Other, error),
 ) (*arrowTable, error) {
-	t := &arrowTable{}
+	t := &arrowTable{means: &meanings{}}
 	for _, path := range paths {
 		f, err := open(path)
 		if err != nil {
@@ -182,9 +183,14 @@ func openTable(
 			return nil, err
 		}
 		t.closers = append(t.closers, f)
-		if err := t.add(ctx, a, schema, f, f.Len()); err != nil {
+		had := len(t.files)
+		err = t.add(ctx, a, schema, f, f.Len())
+		if err == nil && len(t.files) > had {
+			err = t.means.agree(path, t.columns, t.files[len(t.files)-1].Schema.Fields)
+		}
+		if err != nil {
 			t.close()
-			return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
+			return nil, fmt.Errorf("%s: %w", filepath.Base(path), t.means.named(err))
 		}
 	}
 	return t, nil

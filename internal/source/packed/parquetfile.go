@@ -109,6 +109,7 @@ func (parquetFiles) Schema(
 	var s *record.Schema
 	rows := int64(0)
 	errs := make([]error, len(files))
+	means := &meanings{}
 	for i, path := range files {
 		if ctx.Err() != nil {
 			break
@@ -120,8 +121,11 @@ func (parquetFiles) Schema(
 		}
 		t, err := openParquet(a, f, f.Len(), s)
 		_ = f.Close() // nothing was written, so nothing can be lost
+		if err == nil {
+			err = means.agree(path, t.columns, t.Fields)
+		}
 		if err != nil {
-			errs[i] = fmt.Errorf("%s: %w", filepath.Base(path), err)
+			errs[i] = fmt.Errorf("%s: %w", filepath.Base(path), means.named(err))
 			continue
 		}
 		for _, g := range t.Groups {
@@ -299,7 +303,7 @@ func (t *arrowColumns) like(a Address, schema *record.Schema) ([]arrowColumn, er
 		return nil, err
 	}
 	if now := schemaOf(columns); !now.Equal(schema) {
-		return nil, fmt.Errorf("its columns are %s, and those of the files before %s", fieldWords(&now), fieldWords(schema))
+		return nil, fmt.Errorf("%w %s, and those of the files before %s", errColumns, fieldWords(&now), fieldWords(schema))
 	}
 	return columns, nil
 }

@@ -27,6 +27,20 @@ func (f *Field) SetDecimal(digits, scale int) {
 	}
 }
 
+// Meaning says more of a column's values than its kind: the unit of a time, or the digits behind the point; "" =
+// nothing. Of lists it is that of what is in them.
+func (f *Field) Meaning() string {
+	switch {
+	case (f.Kind == List || f.Kind == FixedList) && len(f.Inner) == 1:
+		return f.Inner[0].Meaning()
+	case f.Kind == Decimal:
+		return fmt.Sprintf("decimal with %d digits behind the point", f.Scale)
+	case f.Kind == Int:
+		return f.Word
+	}
+	return ""
+}
+
 // AppendDecimal appends a decimal, which is a whole number of two's complement, big-endian: as a float64, or as text
 // where it is Exact.
 func (f *Field) AppendDecimal(dst, b []byte) ([]byte, error) {

@@ -26,12 +26,12 @@ const (
 type Field struct {
 	Name   string
 	Kind   Kind
-	Bits   int  // of Int and Float, and of Decimal in Arrow files
-	Signed bool // of Int
-	Width  int  // of FixedList: its elements; of Binary of a fixed width: its bytes; else 0
-	Digits int  // of Decimal
-	Scale  int  // of Decimal: how many of the digits are behind the point
-	Word   string
+	Bits   int    // of Int and Float, and of Decimal in Arrow files
+	Signed bool   // of Int
+	Width  int    // of FixedList: its elements; of Binary of a fixed width: its bytes; else 0
+	Digits int    // of Decimal
+	Scale  int    // of Decimal: how many of the digits are behind the point
+	Word   string // of Other; of Int, the unit of a time, and whether it is of UTC
 	Inner  []Field
 	Meta   map[string]string
 	Column int // of a Parquet file: the number of the column that holds its values
@@ -147,14 +147,19 @@ func (f *Field) kind(t table) error {
 	case 11, 14, 17, 22, 25, 26:
 		f.other(code, typ)
 	case 8: // dates: days, or milliseconds
-		f.Kind, f.Signed, f.Bits = Int, true, 32
+		f.Kind, f.Signed, f.Bits, f.Word = Int, true, 32, "date(days)"
 		if typ.num(0, 2, 1) == 1 {
-			f.Bits = 64
+			f.Bits, f.Word = 64, "date(ms)"
 		}
 	case 9:
-		f.Kind, f.Signed, f.Bits = Int, true, int(typ.num(1, 4, 32))
-	case 10, 18:
-		f.Kind, f.Signed, f.Bits = Int, true, 64
+		f.Kind, f.Signed, f.Bits, f.Word = Int, true, int(typ.num(1, 4, 32)), "time("+unitName(typ.num(0, 2, 1))+")"
+	case 10:
+		f.Kind, f.Signed, f.Bits, f.Word = Int, true, 64, "timestamp("+unitName(typ.num(0, 2, 0))+")"
+		if typ.text(1) != "" { // numbers of a zone are those of UTC
+			f.Word = "timestamp(" + unitName(typ.num(0, 2, 0)) + ", UTC)"
+		}
+	case 18:
+		f.Kind, f.Signed, f.Bits, f.Word = Int, true, 64, "duration("+unitName(typ.num(0, 2, 1))+")"
 	case 12, 21:
 		f.Kind, f.large = List, code == 21
 	case 13:
@@ -179,6 +184,9 @@ func (f *Field) kind(t table) error {
 	}
 	return nil
 }
+
+// unitName is a unit of time.
+func unitName(n uint64) string { return [...]string{"s", "ms", "us", "ns"}[min(n, 3)] }
 
 // other is a type that no field of a record can hold; its batches can be walked.
 func (f *Field) other(code uint64, typ table) {

@@ -104,7 +104,11 @@ func logicalTypes(schema []format.SchemaElement) []string {
 			name = map[deprecated.ConvertedType]string{deprecated.UTF8: "STRING", deprecated.Enum: "ENUM",
 				deprecated.Json: "JSON", deprecated.Uint8: "INT(8,false)",
 				deprecated.Uint16: "INT(16,false)", deprecated.Uint32: "INT(32,false)", deprecated.Uint64: "INT(64,false)",
-				deprecated.Int8: "INT(8,true)", deprecated.Int16: "INT(16,true)"}[c.V]
+				deprecated.Int8: "INT(8,true)", deprecated.Int16: "INT(16,true)", deprecated.Date: "DATE",
+				deprecated.TimeMillis:      "TIME(isAdjustedToUTC=true,unit=MILLIS)",
+				deprecated.TimeMicros:      "TIME(isAdjustedToUTC=true,unit=MICROS)",
+				deprecated.TimestampMillis: "TIMESTAMP(isAdjustedToUTC=true,unit=MILLIS)",
+				deprecated.TimestampMicros: "TIMESTAMP(isAdjustedToUTC=true,unit=MICROS)"}[c.V]
 			if c.V == deprecated.Decimal {
 				name = fmt.Sprintf("DECIMAL(%d,%d)", e.Precision.V, e.Scale.V)
 			}
@@ -130,8 +134,11 @@ func leafKind(f *arrow.Field, t pq.Type, logical string) {
 			(bits == 8 || bits == 16 || bits == 32 || bits == 64) && bits <= f.Bits {
 			f.Bits, f.Signed = bits, signed
 		}
+		if strings.HasPrefix(logical, "TIME") || logical == "DATE" {
+			f.Word = logical
+		}
 	case pq.Int96: // a time of old writers: nanoseconds, as those of a timestamp
-		f.Kind, f.Bits, f.Signed = arrow.Int, 64, true
+		f.Kind, f.Bits, f.Signed, f.Word = arrow.Int, 64, true, "INT96"
 	case pq.Float:
 		f.Kind, f.Bits = arrow.Float, 32
 	case pq.Double:
@@ -157,7 +164,8 @@ func leafKind(f *arrow.Field, t pq.Type, logical string) {
 	}
 }
 
-// fixLists makes lists of fixed length of those that Arrow's own schema, in the file's metadata, calls so.
+// fixLists makes lists of fixed length, and durations, of those that Arrow's own schema, in the file's metadata, calls
+// so.
 func fixLists(fields []arrow.Field, meta string) {
 	b, err := base64.StdEncoding.DecodeString(meta)
 	if err != nil {
@@ -176,6 +184,9 @@ func fixFields(fields, like []arrow.Field) {
 		f, l := &fields[i], &like[i]
 		if f.Kind == arrow.List && l.Kind == arrow.FixedList {
 			f.Kind, f.Width = arrow.FixedList, l.Width
+		}
+		if f.Kind == arrow.Int && strings.HasPrefix(l.Word, "duration") { // Parquet has none
+			f.Word = l.Word
 		}
 		fixFields(f.Inner, l.Inner)
 	}
