@@ -540,8 +540,8 @@ func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty,
 // at but all their keys: there a version stands until a read finds a change, or somebody asks for a new one.
 func (c *Catalog) stands(ctx context.Context, rs *rootState, s *snapshot) (bool, error) {
 	switch {
-	case s.outdated, isStored(s.root):
-		return !s.outdated, ctx.Err()
+	case s.outdated > 0, isStored(s.root):
+		return s.outdated == 0, ctx.Err()
 	case rs.format != nil:
 		return rs.unchangedFiles(ctx, s)
 	}

@@ -210,10 +210,10 @@ func decodeIndex(b []byte) (s *snapshot, meta []fileMeta, err error) {
 	}
 	r := &indexReader{b: b[indexHeader : len(b)-8]}
 	switch v := binary.LittleEndian.Uint32(b[8:]); v {
-	case packedVersion, bytesVersion, recordsVersion, listedVersion:
-		return decodePacked(r, v)
-	default:
+	case 1, indexVersion:
 		return decodeFolders(r, v)
+	default:
+		return decodePacked(r, v)
 	}
 }
 

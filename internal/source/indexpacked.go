@@ -19,11 +19,16 @@ import (
 // Versions of an index of packed files; docs/format/index.md describes the bytes. One of records has their schema, one
 // of lists the identity of each image.
 const (
-	packedVersion  = 3
-	bytesVersion   = 4 // of records, and read: what became sound since has bytes in its schema
-	listedVersion  = 5
-	recordsVersion = 6
+	packedVersion  = 7
+	listedVersion  = 8
+	recordsVersion = 9
 	lastVersion    = recordsVersion
+
+	// These are read, and what they say is found again where it may be another now.
+	wordsVersion      = 3 // labels such as 3.0 were words
+	bytesVersion      = 4 // of records: what became sound since has bytes in its schema
+	listedWordVersion = 5 // of lists, as wordsVersion
+	typesVersion      = 6 // of records: types of columns that were compared less, or held numbers less well
 )
 
 // indexWriter appends to a payload.
@@ -141,9 +146,8 @@ func decodePacked(r *indexReader, version uint32) (*snapshot, []fileMeta, error)
 	} else {
 		r.fail("the fingerprint is cut off")
 	}
-	if version == bytesVersion || version == recordsVersion {
+	if version == bytesVersion || version == typesVersion || version == recordsVersion {
 		s.readSchema(r)
-		s.outdated = version == bytesVersion && packed.WasBytes(s.scheme(), &s.schema)
 	}
 	s.classes = make([]string, r.count("classes", 1))
 	for i := range s.classes {
@@ -151,7 +155,7 @@ func decodePacked(r *indexReader, version uint32) (*snapshot, []fileMeta, error)
 	}
 	s.report.Kinds = map[string]int{}
 	place := s.placeInFile
-	if version == listedVersion {
+	if version == listedVersion || version == listedWordVersion {
 		s.readLists(r)
 		place = s.placeOfFile
 	} else {
@@ -172,7 +176,29 @@ func decodePacked(r *indexReader, version uint32) (*snapshot, []fileMeta, error)
 	if s.fp != fp {
 		return nil, nil, fmt.Errorf("its content has the fingerprint %016x, not %016x", s.fp, fp)
 	}
+	s.outdated = outdatedBy(version, s)
 	return s, meta, nil
+}
+
+// outdatedBy says what this larder may find otherwise than the one that wrote a version of an index.
+func outdatedBy(version uint32, s *snapshot) outdated {
+	scheme := s.scheme()
+	samples := false
+	switch version {
+	case wordsVersion, listedWordVersion:
+		samples = packed.LabelsByWord(scheme) && !numbered(s.classes) && slices.ContainsFunc(s.classes, packed.OldLabel) ||
+			scheme == "mds" && slices.Contains(s.labels, -1)
+	case bytesVersion, typesVersion:
+		samples = packed.FloatLabels(&s.schema) || scheme == "fasta" // whose .fai was believed
+		if !samples && (version == bytesVersion && packed.WasBytes(scheme, &s.schema) ||
+			packed.TypedAnew(scheme, &s.schema, len(s.dirs))) {
+			return otherFields
+		}
+	}
+	if samples {
+		return otherSamples
+	}
+	return 0
 }
 
 // readSchema reads what the samples are.

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"larder/internal/ident"
+	"larder/internal/source/packed"
 )
 
 // pictures are suffixes of what a user may take for samples, and torchvision's ImageFolder does not.
@@ -33,7 +36,9 @@ func (d *Dataset) Ignored() []Ignored {
 	r := d.Report()
 	var out []Ignored
 	for _, kind := range slices.Sorted(maps.Keys(r.Kinds)) {
-		out = append(out, Ignored{kind, r.Kinds[kind]})
+		if r.Kinds[kind] > 0 { // else it is told in words
+			out = append(out, Ignored{kind, r.Kinds[kind]})
+		}
 	}
 	if r.RootImage > 0 {
 		out = append(out, Ignored{RootKind, r.RootImage})
@@ -115,7 +120,56 @@ func (s *snapshot) packedNotes(ignored []Ignored) []string {
 		}
 		notes = append(notes, who)
 	}
-	return notes
+	told := slices.Sorted(maps.Keys(s.report.Kinds))
+	told = slices.DeleteFunc(told, func(kind string) bool { return s.report.Kinds[kind] > 0 || kind == otherKind })
+	for i, words := range told {
+		if i == mostTold {
+			notes = append(notes, fmt.Sprintf("and %s more of such columns", count(len(told)-i)))
+			break
+		}
+		notes = append(notes, printable(words))
+	}
+	return append(notes, oddLabels(s)...)
+}
+
+// mostTold is how many columns of mixed values are told one by one.
+const mostTold = 5
+
+// oddLabels says where labels that are numbers became places in the list of classes, because others are words.
+func oddLabels(s *snapshot) []string {
+	if !packed.LabelsByWord(s.scheme()) || numbered(s.classes) {
+		return nil
+	}
+	kinds := make([]packed.LabelKind, len(s.classes))
+	for l, c := range s.classes {
+		kinds[l] = packed.KindOfLabel(c)
+	}
+	var counts [packed.LabelKinds]int
+	var first [packed.LabelKinds]ident.SampleID
+	for id := range ident.SampleID(s.Len()) {
+		if l := s.Label(id); s.Live(id) && l >= 0 && l < int64(len(kinds)) {
+			if counts[kinds[l]]++; counts[kinds[l]] == 1 {
+				first[kinds[l]] = id
+			}
+		}
+	}
+	if counts[packed.LabelWhole]+counts[packed.LabelNumber] == 0 {
+		return nil
+	}
+	var there []int // kinds, the rarest first
+	for _, k := range []int{int(packed.LabelWord), int(packed.LabelNumber), int(packed.LabelWhole)} {
+		if counts[k] > 0 {
+			there = append(there, k)
+		}
+	}
+	slices.SortStableFunc(there, func(a, b int) int { return cmp.Compare(counts[a], counts[b]) })
+	odd := first[there[0]]
+	why := fmt.Sprintf("a label is %q (%s)", printable(s.Class(odd)), printable(s.Key(odd)))
+	if len(there) > 1 {
+		why += fmt.Sprintf(", and others are such as %q", printable(s.Class(first[there[len(there)-1]])))
+	}
+	return []string{why + ": so labels are names of classes, and what is delivered are places in the sorted list of " +
+		"names, which are not these numbers"}
 }
 
 func classes(n int) string {

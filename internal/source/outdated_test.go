@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,12 +14,12 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"larder/internal/ident"
 	"larder/internal/record"
 )
 
-// asBefore writes the saved index of a dataset as an earlier larder did, with bytes in the place of all its fields but
-// those that stay.
-func asBefore(t *testing.T, index, uri string, stay ...string) {
+// asEarlier writes the saved index of a dataset as one of an earlier version, with what that larder found.
+func asEarlier(t *testing.T, index, uri string, version uint32, change func(s *snapshot)) {
 	t.Helper()
 	found, err := filepath.Glob(index + "/*" + indexSuffix)
 	must(t, err)
@@ -33,6 +34,28 @@ func asBefore(t *testing.T, index, uri string, stay ...string) {
 		at, err := parseURI(uri)
 		must(t, err)
 		was := s.mark
+		change(s)
+		s.mark = recordMark(at.address, &s.schema, nil)
+		for i := range meta {
+			if !s.listed() {
+				meta[i].dev ^= was ^ s.mark
+			}
+		}
+		s.seal(meta)
+		b = encodeIndex(s, meta)
+		binary.LittleEndian.PutUint32(b[8:], version)
+		binary.LittleEndian.PutUint64(b[len(b)-8:], xxhash.Sum64(b[:len(b)-8]))
+		must(t, os.WriteFile(path, b, 0o600))
+		return
+	}
+	t.Fatalf("%d indexes, none of %s", len(found), uri)
+}
+
+// asBefore writes the saved index of a dataset as an earlier larder did, with bytes in the place of all its fields but
+// those that stay.
+func asBefore(t *testing.T, index, uri string, stay ...string) {
+	t.Helper()
+	asEarlier(t, index, uri, bytesVersion, func(s *snapshot) {
 		s.schema.Fields = slices.DeleteFunc(s.schema.Fields, func(f record.Field) bool {
 			return strings.HasSuffix(f.Name, "_rate")
 		})
@@ -41,18 +64,7 @@ func asBefore(t *testing.T, index, uri string, stay ...string) {
 				*f = record.Field{Name: f.Name, Kind: record.Bytes, DType: record.Uint8, Shape: []int64{record.Ragged}}
 			}
 		}
-		s.mark = recordMark(at.address, &s.schema, nil)
-		for i := range meta {
-			meta[i].dev ^= was ^ s.mark
-		}
-		s.seal(meta)
-		b = encodeIndex(s, meta)
-		binary.LittleEndian.PutUint32(b[8:], bytesVersion)
-		binary.LittleEndian.PutUint64(b[len(b)-8:], xxhash.Sum64(b[:len(b)-8]))
-		must(t, os.WriteFile(path, b, 0o600))
-		return
-	}
-	t.Fatalf("%d indexes, none of %s", len(found), uri)
+	})
 }
 
 // tarOfMembers is a tar of names and contents by turns.
@@ -119,5 +131,68 @@ func TestAnIndexOfAnEarlierLarder(t *testing.T) {
 	must(t, err)
 	if ev.count("indexed") != 0 {
 		t.Errorf("%v: the index that was written then was not used", ev.n)
+	}
+}
+
+// TestValuesOfAnIndexOfAnEarlierLarder: what an earlier larder took for words, or for floats, is found again when the
+// dataset is opened; an index that says what this larder finds is used as it is.
+func TestValuesOfAnIndexOfAnEarlierLarder(t *testing.T) {
+	words := func(s *snapshot) { s.classes, s.labels = []string{"10", "7", "\ufeff3"}, []int32{1, 0, 1, 2} }
+	floats := func(s *snapshot) { s.schema.Fields[0].DType = record.Float64 }
+	nothing := func(*snapshot) {}
+	two := map[string]string{"a.parquet": parquetOf(t, optionals(1.)...), "b.parquet": parquetOf(t, optionals(2.)...)}
+	for name, x := range map[string]struct {
+		labelledSet
+
+		version uint32
+		was     func(s *snapshot)
+		indexed int
+		labels  []int64
+	}{
+		"wds": {labelledSet{"wds:%s", map[string]string{"a.tar": shard(t, "1=7", "2=10", "3=7", "4=\ufeff3")}},
+			wordsVersion, words, 1, []int64{7, 10, 7, 3}},
+		"list": {labelledSet{"imagefiles:%s/a.csv", imageList("a.csv",
+			"path,label\n1.jpg,7\n2.jpg,10\n3.jpg,7\n4.jpg,3.0\n")}, listedWordVersion, words, 1, []int64{7, 10, 7, 3}},
+		"words": {labelledSet{"wds:%s", map[string]string{"a.tar": shard(t, "1=dog", "2=cat", "3=")}}, wordsVersion, nothing,
+			0, []int64{1, 0, -1}},
+		"numbers": {labelledSet{"wds:%s", map[string]string{"a.tar": shard(t, "1=7", "2=10")}}, wordsVersion, nothing, 0,
+			[]int64{7, 10}},
+		"csv": {labelledSet{"csv:%s", map[string]string{"a.csv": "id\n18446744073709551615\n"}}, typesVersion, floats, 1,
+			[]int64{-1}},
+		"csv of labels": {labelledSet{"csv:%s", map[string]string{"a.csv": "label\n3.0\n"}}, typesVersion,
+			func(s *snapshot) { s.labels[0] = -1 }, 1, []int64{3}},
+		"lines":       {labelledSet{"text:%s", map[string]string{"a.txt": "one\n"}}, typesVersion, nothing, 0, []int64{-1}},
+		"two parquet": {labelledSet{"parquet:%s", two}, typesVersion, nothing, 1, []int64{1, -1, 2, -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, index := t.TempDir(), t.TempDir()
+			for file, text := range x.files { // order-free
+				write(t, root, file, text)
+			}
+			uri := fmt.Sprintf(x.uri, root)
+			c, _ := open(t, index)
+			d, err := c.Add(t.Context(), "", uri)
+			must(t, err)
+			asEarlier(t, index, d.URI(), x.version, x.was)
+			for i, want := range []int{x.indexed, 0} {
+				c, ev := open(t, index)
+				d, err := c.Add(t.Context(), "", uri)
+				must(t, err)
+				var got []int64
+				for s := range ident.SampleID(d.Len()) {
+					if d.Live(s) {
+						got = append(got, d.Label(s))
+					}
+				}
+				slices.Sort(got)
+				slices.Sort(x.labels)
+				if ev.count("indexed") != want || !slices.Equal(got, x.labels) {
+					t.Errorf("start %d: %v, labels %v; want %d walks, labels %v", i, ev.n, got, want, x.labels)
+				}
+				if name == "csv" && valueText(t, c, d, 0, "id") != "uint64 18446744073709551615" {
+					t.Errorf("start %d: id is %s", i, valueText(t, c, d, 0, "id"))
+				}
+			}
+		})
 	}
 }

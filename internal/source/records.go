@@ -93,7 +93,7 @@ func (rs *rootState) schemaOf(
 
 // knownSchema is that of the last version, where the first file says it alone and is as it was.
 func (rs *rootState) knownSchema(rows []scanned, old *snapshot) (record.Schema, bool) {
-	if _, ok := rs.format.(packed.ByFirst); !ok || old == nil || old.outdated || len(rows) == 0 {
+	if _, ok := rs.format.(packed.ByFirst); !ok || old == nil || old.outdated > 0 || len(rows) == 0 {
 		return record.Schema{}, false
 	}
 	for i := range old.dirs {

@@ -27,7 +27,7 @@ import (
 // not what it was, is a file that is scanned again.
 const (
 	logMagic   = "LARDERSC"
-	logVersion = 2 // 1 may have bytes in its schema for what is sound now
+	logVersion = 3 // earlier ones may have other fields and labels of the same files
 	logSuffix  = ".larderscan"
 	// maxLog bounds a scan log, bytes: what comes after that is not kept.
 	maxLog = 4 << 30

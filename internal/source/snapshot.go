@@ -57,9 +57,17 @@ type snapshot struct {
 
 	schema record.Schema // of packed files whose samples are records; no fields = they are an image and a label
 	mark   uint64        // a part of the identity of records, see recordMark; 0 = the samples are no records
-	// outdated: an earlier larder found the schema, and this one may find another in the same files.
-	outdated bool
+	// outdated: an earlier larder made it, and this one may find other things in the same files.
+	outdated outdated
 }
+
+// outdated says what may be found otherwise; 0 = nothing.
+type outdated uint8
+
+const (
+	otherFields  outdated = iota + 1 // the schema
+	otherSamples                     // and which samples there are, or their labels
+)
 
 // scheme is that of packed files.
 func (s *snapshot) scheme() string {

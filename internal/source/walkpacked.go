@@ -97,7 +97,7 @@ func (rs *rootState) walkPacked(
 			return nil, nil, err
 		}
 	}
-	if old != nil && !how.force && old.schema.Equal(&schema) {
+	if old != nil && !how.force && old.outdated < otherSamples && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
 	}
 	if err := rs.scanFiles(ctx, &scan{a: a, format: format, schema: &schema, log: log}, rows[:len(files)]); err != nil {
@@ -380,7 +380,7 @@ func (m *merger) classes(rs *rootState, a packed.Address, rows []scanned) error 
 	switch {
 	case given != nil:
 		m.s.classes = given
-	case words || !numbered(was):
+	case words || !numbered(was) && m.old.outdated < otherSamples:
 		m.byWord(rows)
 	default:
 		for _, l := range m.old.labels {

@@ -3,19 +3,16 @@ package packed
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"larder/internal/record"
 )
 
 // csv is tables of text (RFC 4180) with a header: each row is a sample. A column is true or false, whole numbers,
-// numbers (an empty cell is not a number), or text, whatever fits all its cells.
+// numbers (an empty cell is not a number), or text, whatever fits all its cells and keeps what they say.
 type csv struct {
 	identity
 	unpacking
@@ -147,63 +144,6 @@ func rowError(n, off int64, err error) error {
 	return fmt.Errorf("row %d, at byte %d: %w", n+1, off, err)
 }
 
-// column is what the cells of a column may be: a bit each.
-type column struct{ notBool, notInt, notFloat, empty, any bool }
-
-func (c *column) take(b []byte) {
-	if len(b) == 0 {
-		c.empty = true
-		return
-	}
-	c.any = true
-	s := string(b)
-	if !c.notBool {
-		_, ok := boolOf(s)
-		c.notBool = !ok
-	}
-	if !c.notInt {
-		_, err := strconv.ParseInt(s, 10, 64)
-		c.notInt = err != nil
-	}
-	if !c.notFloat {
-		_, err := floatOf(s)
-		c.notFloat = err != nil
-	}
-}
-
-func (c *column) shape() shape {
-	switch {
-	case c.any && !c.notBool && !c.empty:
-		return shape{kind: kindBool}
-	case c.any && !c.notInt && !c.empty:
-		return shape{kind: kindInt}
-	case c.any && !c.notFloat:
-		return shape{kind: kindFloat}
-	}
-	return shape{kind: kindText}
-}
-
-func boolOf(s string) (v, ok bool) {
-	switch s {
-	case "true", "True", "TRUE":
-		return true, true
-	case "false", "False", "FALSE":
-		return false, true
-	}
-	return false, false
-}
-
-// notANumber has the bits that NumPy's nan has; Go's have another last one.
-const notANumber = 0x7ff8000000000000
-
-// floatOf reads a number as people write it: no hexadecimal ones, no underscores.
-func floatOf(s string) (float64, error) {
-	if strings.ContainsAny(s, "xXpP_") {
-		return 0, strconv.ErrSyntax
-	}
-	return strconv.ParseFloat(s, 64)
-}
-
 func (c csv) Schema(
 	ctx context.Context, a Address, files []string, open func(string) (Other, error),
 ) (record.Schema, error) {
@@ -251,20 +191,23 @@ func columnShapes(names []string, columns []column) *shapes {
 }
 
 func (c csv) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
-	return Found{}, c.scan(ctx, a, f, pieceBytes, emit)
+	return c.scan(ctx, a, f, pieceBytes, emit)
 }
 
-func (c csv) scan(ctx context.Context, a Address, f File, piece int64, emit func(Sample) error) error {
+func (c csv) scan(ctx context.Context, a Address, f File, piece int64, emit func(Sample) error) (Found, error) {
 	l := &lines{f, true, c.unpacking}
-	if ok, err := scanRows(ctx, a, l, piece, emit); ok {
-		return err
+	var texts mixtures
+	if ok, err := l.scanRows(ctx, a, piece, &texts, emit); ok {
+		return texts.found(f), err
 	}
 	t := &table{comma: delimiter(a, f.Path)}
 	label, at := labelOf(f.Schema), -1
-	return t.forRows(ctx, l.file(ctx), func(x line) error {
+	err := t.forRows(ctx, l.file(ctx), func(x line) error {
 		if at < 0 {
 			at = t.column(label)
+			texts = newMixtures(f.Schema, t.names)
 		}
+		texts.take(t.row, x.n)
 		s, err := l.sample(x)
 		if err != nil {
 			return err
@@ -274,6 +217,7 @@ func (c csv) scan(ctx context.Context, a Address, f File, piece int64, emit func
 		}
 		return emit(s)
 	})
+	return texts.found(f), err
 }
 
 // column is the place of a column; len(t.names) = there is none of the name.
@@ -338,35 +282,3 @@ func (r *csvRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte, err
 }
 
 func (*csvRows) Close() error { return nil }
-
-// cellContent encodes a cell as a field of the schema.
-func cellContent(b []byte, f *record.Field) (record.Content, error) {
-	if f.Kind == record.Text {
-		return record.Content{Data: b}, nil
-	}
-	s := string(b)
-	switch f.DType {
-	case record.Bool:
-		v, ok := boolOf(s)
-		if !ok {
-			return record.Content{}, fmt.Errorf("field %s: %.40q is neither true nor false", f.Name, s)
-		}
-		data := []byte{0}
-		if v {
-			data[0] = 1
-		}
-		return record.Content{Data: data}, nil
-	case record.Int64:
-		n, err := strconv.ParseInt(s, 10, 64)
-		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, uint64(n))}, inValue(f, err)
-	default:
-		bits, err := uint64(notANumber), error(nil)
-		if s != "" {
-			var x float64
-			if x, err = floatOf(s); !math.IsNaN(x) {
-				bits = math.Float64bits(x)
-			}
-		}
-		return record.Content{Data: binary.LittleEndian.AppendUint64(nil, bits)}, inValue(f, err)
-	}
-}

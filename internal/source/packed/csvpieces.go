@@ -57,6 +57,7 @@ type csvPiece struct {
 	t       table
 	rows    []givenLine[int64] // with their labels
 	columns []column
+	texts   mixtures
 }
 
 func newPiece(t *table) func() *csvPiece {
@@ -66,18 +67,26 @@ func newPiece(t *table) func() *csvPiece {
 }
 
 // scanRows scans a file in pieces; false = it is to be read from the front.
-func scanRows(ctx context.Context, a Address, l *lines, piece int64, emit func(Sample) error) (bool, error) {
+func (l *lines) scanRows(
+	ctx context.Context, a Address, piece int64, texts *mixtures, emit func(Sample) error,
+) (bool, error) {
 	p, t, ok := rowPieces[*csvPiece](ctx, a, l.file(ctx), l.f.Goroutines, piece)
 	if !ok {
 		return false, nil
 	}
 	at := t.column(labelOf(l.f.Schema))
-	p.begin = newPiece(t)
+	*texts = newMixtures(l.f.Schema, t.names)
+	p.begin = func() *csvPiece {
+		w := newPiece(t)()
+		w.texts = newMixtures(l.f.Schema, t.names)
+		return w
+	}
 	p.line = func(w *csvPiece, x line) error {
 		data, err := w.t.take(x)
 		if err != nil || !data {
 			return err
 		}
+		w.texts.take(w.t.row, x.n)
 		label := int64(-1)
 		if at < len(w.t.row) {
 			label = labelFrom(w.t.row[at])
@@ -86,6 +95,7 @@ func scanRows(ctx context.Context, a Address, l *lines, piece int64, emit func(S
 		return nil
 	}
 	p.take = func(w *csvPiece, n, off int64) error {
+		texts.join(w.texts, n)
 		for _, g := range w.rows {
 			x := line{n: n + g.n, off: off + g.off, size: g.size}
 			s, err := l.sample(x)
@@ -133,13 +143,4 @@ func inferRows(
 		return nil, true, err
 	}
 	return columnShapes(slices.Clone(t.names), all), true, nil
-}
-
-// join takes what another part of the column may be.
-func (c *column) join(d column) {
-	c.notBool = c.notBool || d.notBool
-	c.notInt = c.notInt || d.notInt
-	c.notFloat = c.notFloat || d.notFloat
-	c.empty = c.empty || d.empty
-	c.any = c.any || d.any
 }

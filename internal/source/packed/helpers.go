@@ -77,36 +77,6 @@ func storedSchema(s *record.Schema) *record.Schema {
 	return &out
 }
 
-// labelField is the field that gives samples a label: an integer scalar of the first of the names that has one;
-// -1 = none.
-func labelField(s *record.Schema, names []string) int {
-	for _, name := range names {
-		i := fieldNamed(s.Fields, name)
-		if i >= 0 && s.Fields[i].Kind == record.Scalar && s.Fields[i].DType != record.Bool &&
-			s.Fields[i].DType <= record.Int64 {
-			return i
-		}
-	}
-	return -1
-}
-
-var labelFields = append(slices.Clone(labelNames), "image/class/label")
-
-// labelValue is the number in a scalar of an integer dtype, for a label; -1 = it is none that a label can be.
-func labelValue(d record.DType, b []byte) int64 {
-	var word [8]byte
-	copy(word[:], b)
-	n := binary.LittleEndian.Uint64(word[:])
-	if d == record.Int8 || d == record.Int16 || d == record.Int32 || d == record.Int64 {
-		shift := 64 - 8*d.Size()
-		n = uint64(int64(n<<shift) >> shift)
-	}
-	if int64(n) < 0 || n > 1<<31-1 {
-		return -1
-	}
-	return int64(n)
-}
-
 // fieldNamed is the place of a field among others; -1 = there is none of that name.
 func fieldNamed(fields []record.Field, name string) int {
 	return slices.IndexFunc(fields, func(f record.Field) bool { return f.Name == name })

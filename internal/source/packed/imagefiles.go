@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -118,20 +118,12 @@ func scanCSVList(ctx context.Context, a Address, f File, emit func(Sample) error
 		}
 		s := Sample{Key: string(t.row[at]), Off: x.n, Size: 1, Label: -1}
 		if label >= 0 {
-			s.labelled(t.row[label])
+			if err := s.labelled(t.row[label]); err != nil {
+				return err
+			}
 		}
 		return emit(s)
 	})
-}
-
-// labelled takes a label: a whole number, or a word.
-func (s *Sample) labelled(b []byte) {
-	text := string(bytes.TrimSpace(b))
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= -1 {
-		s.Label = n
-		return
-	}
-	s.Class = text
 }
 
 func scanJSONList(ctx context.Context, a Address, f File, emit func(Sample) error) error {
@@ -176,17 +168,7 @@ func listedJSON(a Address, x line, pathName, label *string) (Sample, error) {
 			}
 			s.Key, err = stringOf(raw)
 		case *label:
-			switch raw[0] {
-			case 'n': // null
-			case '"':
-				s.Class, err = stringOf(raw)
-			case '{', '[', 't', 'f':
-				return fmt.Errorf("%.80q is %.40s, and should be a number or a word", key, raw)
-			default:
-				if s.Label, err = strconv.ParseInt(string(raw), 10, 64); err != nil {
-					return fmt.Errorf("%.80q is %.40s, and should be a whole number or a word", key, raw)
-				}
-			}
+			err = s.labelledJSON(key, raw)
 		}
 		return err
 	})
@@ -194,6 +176,28 @@ func listedJSON(a Address, x line, pathName, label *string) (Sample, error) {
 		err = fmt.Errorf("it has %d keys %.80q, the path of an image", found, *pathName)
 	}
 	return s, err
+}
+
+// labelledJSON takes a label out of JSON.
+func (s *Sample) labelledJSON(key string, raw []byte) error {
+	switch raw[0] {
+	case 'n': // null
+		return nil
+	case '"':
+		text, err := stringOf(raw)
+		if err != nil {
+			return err
+		}
+		return s.labelled([]byte(text))
+	case '{', '[', 't', 'f':
+		return fmt.Errorf("%.80q is %.40s, and should be a number or a word", key, raw)
+	}
+	if x, err := floatOf(string(raw)); err != nil || x != math.Trunc(x) {
+		return fmt.Errorf("%.80q is %.40s, and should be a whole number or a word", key, raw)
+	} else if bytes.ContainsAny(raw, ".eE") {
+		return s.labelledFloat(x)
+	}
+	return s.labelled(raw)
 }
 
 func keysOf(b []byte) (names []string, err error) {

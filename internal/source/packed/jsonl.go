@@ -177,15 +177,6 @@ func labelOf(s *record.Schema) string {
 	return ""
 }
 
-// labelFrom is a label that a class can have; -1 = it is none.
-func labelFrom(raw []byte) int64 {
-	b, err := appendNumber(nil, raw, record.Int64)
-	if err != nil {
-		return -1
-	}
-	return labelValue(record.Int64, b)
-}
-
 type jsonRows struct {
 	lines
 	schema *record.Schema

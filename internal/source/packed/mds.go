@@ -7,14 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"larder/internal/errs"
+	"larder/internal/record"
 )
 
 // mds is MosaicML's format (streaming/base/format/mds): a shard is u32 samples, u32 offsets, the columns as JSON, then
@@ -22,7 +23,8 @@ import (
 type mds struct {
 	identity
 
-	raw map[string]int64 // bytes that compressed shards unpack to, by path; nil = the index was not read
+	raw   map[string]int64 // bytes that compressed shards unpack to, by path; nil = the index was not read
+	plain map[string]int64 // bytes of the others
 }
 
 func (mds) Scheme() string { return "mds" }
@@ -47,24 +49,31 @@ type mdsFile struct {
 
 // Files reads index.json.
 func (m mds) Files(a Address) (files, beside []string, err error) {
-	files, beside, _, err = m.listed(a)
-	return files, beside, err
+	l, err := m.listed(a)
+	return l.files, l.beside, err
 }
 
 // Prepare implements Prepares: it remembers how large compressed shards are unpacked.
 func (m mds) Prepare(a Address) (_ Format, files, beside []string, err error) {
-	files, beside, m.raw, err = m.listed(a)
-	return m, files, beside, err
+	l, err := m.listed(a)
+	m.raw, m.plain = l.raw, l.plain
+	return m, l.files, l.beside, err
 }
 
-// listed are the files that index.json names, and how many bytes those that are compressed unpack to.
-func (mds) listed(a Address) (files, beside []string, raw map[string]int64, err error) {
+// mdsListed holds what index.json says of a folder: its files, how many bytes those that are compressed unpack to, and
+// how many the others have.
+type mdsListed struct {
+	files, beside []string
+	raw, plain    map[string]int64
+}
+
+func (mds) listed(a Address) (l mdsListed, err error) {
 	path := filepath.Join(a.Path, "index.json")
 	index, err := readIndex(a, path)
 	if err != nil {
-		return nil, nil, nil, err
+		return l, err
 	}
-	raw = map[string]int64{}
+	l.raw, l.plain = map[string]int64{}, map[string]int64{}
 	unpacked := unpackedNames(a)
 	for i := range index.Shards {
 		s := &index.Shards[i]
@@ -77,18 +86,21 @@ func (mds) listed(a Address) (files, beside []string, raw map[string]int64, err 
 			}
 		}
 		if err != nil {
-			return nil, nil, nil, fmt.Errorf("%s: shard %d %w", path, i, err)
+			return mdsListed{}, fmt.Errorf("%s: shard %d %w", path, i, err)
 		}
 		full := filepath.Join(a.Path, f.Basename)
 		if f == s.ZipData {
-			raw[full] = s.RawData.Bytes
+			l.raw[full] = s.RawData.Bytes
+		} else {
+			l.plain[full] = s.RawData.Bytes
 		}
-		files = append(files, full)
+		l.files = append(l.files, full)
 	}
-	if len(files) == 0 {
-		return nil, nil, nil, errNoFiles
+	if len(l.files) == 0 {
+		return l, errNoFiles
 	}
-	return files, []string{path}, raw, unique(files)
+	l.beside = []string{path}
+	return l, unique(l.files)
 }
 
 func readIndex(a Address, path string) (*mdsIndex, error) {
@@ -185,6 +197,10 @@ type columns struct {
 var integers = map[string]int64{"int": 8, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2,
 	"uint32": 4, "uint64": 8}
 
+// mdsLabels are the encodings that a label may have, the better ones first.
+var mdsLabels = [][]string{append(slices.Collect(maps.Keys(integers)), "str"),
+	{"str_int", "str_float", "str_decimal", "float16", "float32", "float64"}}
+
 // labelNames are the columns that are taken for the label, the best first.
 var labelNames = []string{"label", "labels", "class", "cls", "y", "target", "fine_label"}
 
@@ -211,13 +227,12 @@ func parseColumns(b []byte) (columns, error) {
 			return c, fmt.Errorf("column %q of encoding %s has not %d bytes", c.Names[i], e, n)
 		}
 	}
-	for _, name := range labelNames {
-		i := slices.Index(c.Names, name)
-		if i < 0 || c.label >= 0 {
-			continue
-		}
-		if _, ok := integers[c.Encodings[i]]; ok || c.Encodings[i] == "str" {
-			c.label = i
+	for _, encodings := range mdsLabels {
+		for _, name := range labelNames {
+			i := slices.Index(c.Names, name)
+			if i >= 0 && c.label < 0 && slices.Contains(encodings, c.Encodings[i]) {
+				c.label = i
+			}
 		}
 	}
 	return c, nil
@@ -299,6 +314,10 @@ func (s *shard) offset(i int64) int64 { return int64(binary.LittleEndian.Uint32(
 
 func (m mds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
 	if !isPackedShard(f.Path) {
+		if n := m.plain[f.Path]; n > 0 && n != f.Size {
+			return Found{}, fmt.Errorf("it has %d bytes, and index.json says %d: one of them is of another version, or the "+
+				"shard is cut; write both again", f.Size, n)
+		}
 		return scanShard(ctx, a, f, emit)
 	}
 	u, err := openUnpacked(f.Path, f.ReaderAt, f.Size, m.raw[f.Path])
@@ -328,8 +347,8 @@ func scanShard(ctx context.Context, a Address, f File, emit func(Sample) error) 
 	}
 	if f.Schema == nil {
 		err = c.needImage()
-	} else if err = c.fits(a, f.Schema); c.label >= 0 && c.Encodings[c.label] == "str" {
-		c.label = -1
+	} else if err = c.fits(a, f.Schema); c.label >= 0 && integers[c.Encodings[c.label]] == 0 {
+		c.label = -1 // subsets read it as a property
 	}
 	if err != nil {
 		return found, err
@@ -417,16 +436,17 @@ func (c *columns) readLabel(f File, at, size int64, s *Sample) error {
 		return err
 	}
 	encoding := c.Encodings[c.label]
-	if encoding == "str" {
+	if strings.HasPrefix(encoding, "str") {
 		if !utf8.Valid(b) {
 			return errors.New("its label is not UTF-8")
 		}
-		if n, err := strconv.ParseInt(string(b), 10, 64); err == nil {
-			s.Label = n
-		} else {
-			s.Class = string(b)
+		return s.labelled(b)
+	}
+	if d := mdsScalars[encoding]; strings.HasPrefix(encoding, "float") {
+		if d.Size() != size {
+			return fmt.Errorf("column %q of encoding %s has not %d bytes", c.Names[c.label], encoding, d.Size())
 		}
-		return nil
+		return s.labelledFloat((&record.Value{Kind: record.Scalar, DType: d, Data: b}).Number(0))
 	}
 	var word [8]byte
 	copy(word[:], b)

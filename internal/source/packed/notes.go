@@ -17,7 +17,7 @@ type Noting interface {
 }
 
 // shapesVersion changes with what shapes of the same lines are.
-const shapesVersion = 1
+const shapesVersion = 2
 
 // shapesNote is how shapes are noted.
 type shapesNote struct {
@@ -29,9 +29,10 @@ type shapesNote struct {
 }
 
 type shapeNote struct {
-	Kind valueKind `json:"k"`
-	List bool      `json:"l,omitempty"`
-	Dims []int64   `json:"d,omitempty"`
+	Kind  valueKind `json:"k"`
+	Whole wholes    `json:"w,omitempty"`
+	List  bool      `json:"l,omitempty"`
+	Dims  []int64   `json:"d,omitempty"`
 }
 
 // note is what is noted of a file; s may be nil.
@@ -41,7 +42,7 @@ func (s *shapes) note() []byte {
 		n.All, n.Names = s.all, s.names
 		for _, name := range s.names {
 			is := s.of[name]
-			n.Shapes = append(n.Shapes, shapeNote{is.kind, is.list, is.dims})
+			n.Shapes = append(n.Shapes, shapeNote{is.kind, is.whole, is.list, is.dims})
 		}
 	}
 	b, err := json.Marshal(n)
@@ -68,7 +69,7 @@ func shapesNoted(b []byte) (s *shapes, ok bool) {
 			slices.ContainsFunc(is.Dims, func(d int64) bool { return d < record.Ragged }) || s.has(name) {
 			return nil, false
 		}
-		s.of[name] = shape{is.Kind, is.List, is.Dims}
+		s.of[name] = shape{is.Kind, is.Whole, is.List, is.Dims}
 	}
 	return s, true
 }

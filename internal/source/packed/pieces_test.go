@@ -193,7 +193,7 @@ func csvBy(ctx context.Context, b []byte, goroutines int, piece int64) (out seen
 	f, a := newOnce(b), Address{Scheme: "csv"}
 	schema := &record.Schema{Fields: []record.Field{scalarField("label", record.Int64)}}
 	file := File{ReaderAt: f, Path: "a.csv", Size: f.Len(), Goroutines: goroutines, Schema: schema}
-	err := csv{}.scan(ctx, a, file, piece, func(s Sample) error {
+	_, err := csv{}.scan(ctx, a, file, piece, func(s Sample) error {
 		if s.Label == 17 {
 			return fmt.Errorf("sample %s is not wanted", s.Key)
 		}

@@ -306,7 +306,11 @@ func (tfrecord) Scan(ctx context.Context, _ Address, f File, emit func(Sample) e
 			if err := e.parse(b); err != nil {
 				return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
 			}
-			if x := e.find(f.Schema.Fields[label].Name); x != nil && x.kind == intFeature && x.count == 1 {
+			switch x := e.find(f.Schema.Fields[label].Name); {
+			case x == nil || x.count != 1:
+			case x.kind == floatFeature:
+				s.Label = labelValue(record.Float32, x.floats(nil))
+			case x.kind == intFeature:
 				if err := x.ints(word[:]); err != nil {
 					return fmt.Errorf("record %d, at byte %d: %w", i, off-tfHead, err)
 				}

@@ -36,9 +36,10 @@ var valueKinds = []string{"nothing", "true or false", "whole numbers", "numbers"
 
 // shape is what is known of the values of a field.
 type shape struct {
-	kind valueKind
-	list bool
-	dims []int64 // of lists: Ragged where values differ
+	kind  valueKind
+	whole wholes
+	list  bool
+	dims  []int64 // of lists: Ragged where values differ
 }
 
 func (s shape) String() string {
@@ -52,6 +53,7 @@ func (s shape) String() string {
 func (s shape) join(t shape) (shape, bool) {
 	numbers := func(k valueKind) bool { return k == kindInt || k == kindFloat }
 	out := s
+	out.whole |= t.whole
 	switch {
 	case s.list && t.kind == kindJSON && !t.list: // a list of text after an empty one
 		return t, s.kind == kindAny
@@ -95,10 +97,10 @@ func (s shape) join(t shape) (shape, bool) {
 
 // field describes values of a shape.
 func (s shape) field(name string) record.Field {
-	dtype := map[valueKind]record.DType{kindAny: record.Int64, kindBool: record.Bool, kindInt: record.Int64,
-		kindFloat: record.Float64}[s.kind]
+	dtype := map[valueKind]record.DType{kindAny: record.Int64, kindBool: record.Bool, kindInt: s.whole.integer(),
+		kindFloat: s.whole.float()}[s.kind]
 	switch {
-	case s.kind == kindText || s.kind == kindJSON:
+	case dtype == 0: // text, JSON, and numbers that no dtype holds
 		return textField(name)
 	case s.list:
 		return arrayField(name, dtype, slices.Clone(s.dims)...)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -169,7 +168,7 @@ type group struct {
 	image bool
 	off   int64
 	size  int64
-	cls   string // "" = none
+	label Sample // its Label and Class
 	any   bool
 
 	begin, end int64           // all its members in the file, with their headers
@@ -194,16 +193,9 @@ func (g *group) has(parts []part) bool {
 
 // sample is what the group is in a file of so many bytes; false = it has not what is delivered.
 func (g *group) sample(parts []part, size int64) (Sample, bool) {
-	s := Sample{Key: g.key, Off: g.off, Size: g.size, Label: -1}
+	s := Sample{Key: g.key, Off: g.off, Size: g.size, Label: g.label.Label, Class: g.label.Class}
 	if parts != nil {
 		s.Off, s.Size = g.begin, min(g.end, size)-g.begin
-	}
-	if g.cls != "" {
-		if n, err := strconv.ParseInt(g.cls, 10, 64); err == nil {
-			s.Label = n
-		} else {
-			s.Class = g.cls
-		}
 	}
 	return s, parts == nil && g.image || parts != nil && g.has(parts)
 }
@@ -304,7 +296,7 @@ func (w *tarWalk) run(ctx context.Context) error {
 			if err := flush(); err != nil {
 				return err
 			}
-			g = group{key: key, any: true, begin: begin}
+			g = group{key: key, any: true, begin: begin, label: Sample{Label: -1}}
 			if w.parts != nil {
 				g.exts = map[string]bool{}
 			}
@@ -325,7 +317,7 @@ func (w *tarWalk) run(ctx context.Context) error {
 // member takes one member of the group; its content begins at byte off of the file.
 func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skipped map[string]int) error {
 	at := func(format string, args ...any) error {
-		return fmt.Errorf("member %q at byte %d %s", h.Name, off, fmt.Sprintf(format, args...))
+		return fmt.Errorf("member %q at byte %d %w", h.Name, off, fmt.Errorf(format, args...))
 	}
 	for k := range h.PAXRecords {
 		if strings.HasPrefix(k, "GNU.sparse.") {
@@ -358,7 +350,10 @@ func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skippe
 		if !utf8.Valid(b) {
 			return at("is a label that is not UTF-8")
 		}
-		g.cls = strings.TrimSpace(string(b))
+		g.label = Sample{Label: -1}
+		if err := g.label.labelled(b); err != nil && g.exts == nil { // of records it counts for subsets only
+			return at("is %w", err)
+		}
 	case g.exts != nil: // what is not asked for is nothing to report
 	default:
 		skip(skipped, "."+ext[strings.LastIndexByte(ext, '.')+1:])

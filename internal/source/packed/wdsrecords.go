@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"larder/internal/record"
@@ -217,7 +216,7 @@ func (t *tarSample) fields(p part) ([]record.Field, error) {
 	case "text":
 		return []record.Field{textField(p.name)}, nil
 	case "number":
-		if _, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err != nil {
+		if _, err := wholeText(trimmed(string(b))); err != nil {
 			return []record.Field{textField(p.name)}, nil
 		}
 		return []record.Field{{Name: p.name, Kind: record.Scalar, DType: record.Int64}}, nil
@@ -364,12 +363,12 @@ func (*regionRows) Close() error { return nil }
 func memberContent(b []byte, ext string, f *record.Field) ([]record.Content, error) {
 	switch kindOfMember(ext) {
 	case "number":
-		text := strings.TrimSpace(string(b))
+		text := trimmed(string(b))
 		if f.Kind == record.Text {
 			return []record.Content{{Data: []byte(text)}}, nil
 		}
-		v, err := appendNumber(nil, []byte(text), record.Int64)
-		return []record.Content{{Data: v}}, err
+		n, err := wholeText(text)
+		return []record.Content{{Data: le64(n)}}, err
 	case "npy":
 		c, err := arrayContent(b, f)
 		return []record.Content{c}, err

@@ -18,7 +18,7 @@ const MaxDepth = 200
 type View interface {
 	Len() int
 	Live(id ident.SampleID) bool    // false: a tombstone, which no expression selects
-	Label(id ident.SampleID) int64  // class number
+	Label(id ident.SampleID) int64  // class number, -1 = none: it has no label, or one that is no class number
 	Key(id ident.SampleID) string   // path relative to the dataset's root, '/' between segments
-	Class(id ident.SampleID) string // class name
+	Class(id ident.SampleID) string // class name, "" = it has no label
 }

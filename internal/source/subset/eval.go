@@ -24,7 +24,7 @@ func (e *Expr) Select(v View) ([]ident.SampleID, error) {
 		}
 	}
 	ev.liveCount = ev.live.count()
-	got := e.root.eval(ev, ev.live.clone())
+	got := e.root.eval(ev, ev.live.clone(), true)
 	if ev.err != nil {
 		return nil, ev.err
 	}
@@ -33,9 +33,10 @@ func (e *Expr) Select(v View) ([]ident.SampleID, error) {
 	return ids, nil
 }
 
-// evaluation is one Select. Every node returns the part of its candidates that it selects, and owns the mask it is
-// given. Restricting the right side of "and" to what the left side left saves work only: each condition is a function
-// of the id alone (or of the whole dataset, for the draws), so the result does not depend on the order.
+// evaluation is one Select. Every node returns the part of its candidates for which it is known to hold (is), or known
+// not to hold, and owns the mask it is given: a condition on a value that is missing is neither, so "not" selects what
+// is known not to hold. Restricting the right side of "and" to what the left side left saves work only: each condition
+// is a function of the id alone (or of the whole dataset, for the draws), so the result does not depend on the order.
 type evaluation struct {
 	view      View
 	n         int
@@ -43,6 +44,11 @@ type evaluation struct {
 	liveCount int
 	src       string
 	err       error // the first one; nodes evaluate on, so that it does not depend on the data
+
+	asked   bool    // what follows is what the view says
+	labels  *Column // the values of labels; nil = View.Label has all of them
+	some    bool    // a live sample has a label
+	missing bool    // a live sample has none
 }
 
 func (ev *evaluation) fail(n node, format string, args ...any) {
@@ -70,116 +76,104 @@ func (ev *evaluation) filter(cand mask, f func(id ident.SampleID) bool) mask {
 	return cand
 }
 
-func (allNode) eval(_ *evaluation, cand mask) mask { return cand }
+// decide keeps the candidates for which f holds, or does not.
+func (ev *evaluation) decide(cand mask, is bool, f func(id ident.SampleID) bool) mask {
+	return ev.filter(cand, func(id ident.SampleID) bool { return f(id) == is })
+}
 
-func (n *boolNode) eval(ev *evaluation, cand mask) mask {
-	if n.and {
+// part keeps the candidates that are in got, or the others.
+func (m mask) part(got mask, is bool) mask {
+	if is {
+		m.and(got)
+	} else {
+		m.andNot(got)
+	}
+	return m
+}
+
+func (allNode) eval(_ *evaluation, cand mask, is bool) mask {
+	if !is {
+		clear(cand)
+	}
+	return cand
+}
+
+// eval: "a and b" is false where one of them is, as "a or b" is true where one of them is.
+func (n *boolNode) eval(ev *evaluation, cand mask, is bool) mask {
+	if n.and == is {
 		for _, k := range n.kids {
-			cand = k.eval(ev, cand)
+			cand = k.eval(ev, cand, is)
 		}
 		return cand
 	}
 	got := make(mask, len(cand))
 	for _, k := range n.kids {
-		part := k.eval(ev, cand.clone())
+		part := k.eval(ev, cand.clone(), is)
 		got.or(part)
 		cand.andNot(part)
 	}
 	return got
 }
 
-func (n *notNode) eval(ev *evaluation, cand mask) mask {
-	cand.andNot(n.x.eval(ev, cand.clone()))
-	return cand
+func (n *notNode) eval(ev *evaluation, cand mask, is bool) mask { return n.x.eval(ev, cand, !is) }
+
+func (n *intCmp) eval(ev *evaluation, cand mask, is bool) mask {
+	return ev.term(n, &propNode{mod: n.mod, op: n.op, vals: wholes(n.val)}, n.id, cand, is)
 }
 
-// value of the term for a sample; the remainder is never negative, as in Python.
-func (t term) value(v View, id ident.SampleID) int64 {
-	x := int64(id)
-	if !t.id {
-		x = v.Label(id)
-	}
-	if t.mod != 0 {
-		if x %= t.mod; x < 0 {
-			x += t.mod
-		}
-	}
-	return x
+func (n *intSet) eval(ev *evaluation, cand mask, is bool) mask {
+	return ev.term(n, &propNode{mod: n.mod, op: "in", vals: wholes(n.vals...)}, n.id, cand, is)
 }
 
-func (n *intCmp) eval(ev *evaluation, cand mask) mask {
-	return ev.filter(cand, func(id ident.SampleID) bool {
-		x := n.value(ev.view, id)
-		switch n.op {
-		case "<":
-			return x < n.val
-		case "<=":
-			return x <= n.val
-		case ">":
-			return x > n.val
-		case ">=":
-			return x >= n.val
-		case "!=":
-			return x != n.val
-		default:
-			return x == n.val
-		}
-	})
+func (n *interval) eval(ev *evaluation, cand mask, is bool) mask {
+	p := &propNode{mod: n.mod, op: "[]", vals: wholes(n.lo, n.hi), loOpen: n.loOpen, hiOpen: n.hiOpen}
+	return ev.term(n, p, n.id, cand, is)
 }
 
-func (n *intSet) eval(ev *evaluation, cand mask) mask {
-	return ev.filter(cand, func(id ident.SampleID) bool {
-		_, ok := slices.BinarySearch(n.vals, n.value(ev.view, id))
-		return ok
-	})
-}
-
-func (n *interval) eval(ev *evaluation, cand mask) mask {
-	return ev.filter(cand, func(id ident.SampleID) bool {
-		x := n.value(ev.view, id)
-		return (x > n.lo || x == n.lo && !n.loOpen) && (x < n.hi || x == n.hi && !n.hiOpen)
-	})
-}
-
-// text runs f on the key or class of the candidates. Neighbours often have one class: its answer is kept.
-func (ev *evaluation) text(class bool, cand mask, f func(s string) bool) mask {
+// text runs f on the key or class of the candidates; a sample without a label has no class. Neighbours often have one
+// class: its answer is kept.
+func (ev *evaluation) text(class bool, cand mask, is bool, f func(s string) bool) mask {
 	if !class {
-		return ev.filter(cand, func(id ident.SampleID) bool { return f(ev.view.Key(id)) })
+		return ev.decide(cand, is, func(id ident.SampleID) bool { return f(ev.view.Key(id)) })
 	}
 	last, answer, known := "", false, false
 	return ev.filter(cand, func(id ident.SampleID) bool {
 		if c := ev.view.Class(id); !known || c != last {
-			last, answer, known = c, f(c), true
+			last, answer, known = c, c != "" && f(c) == is, true
 		}
 		return answer
 	})
 }
 
-func (n *strSet) eval(ev *evaluation, cand mask) mask {
-	return ev.text(n.class, cand, func(s string) bool {
-		_, ok := slices.BinarySearch(n.vals, s)
-		return ok != (n.form == formNe)
-	})
+func (n *strSet) eval(ev *evaluation, cand mask, is bool) mask {
+	if n.class && slices.Contains(n.vals, "") { // asks for those that have none
+		return ev.decide(cand, is, func(id ident.SampleID) bool { return n.has(ev.view.Class(id)) })
+	}
+	return ev.text(n.class, cand, is, n.has)
 }
 
-func (n *globNode) eval(ev *evaluation, cand mask) mask {
-	return ev.text(n.class, cand, func(s string) bool { return matchGlob(n.segs, s) })
+func (n *strSet) has(s string) bool {
+	_, ok := slices.BinarySearch(n.vals, s)
+	return ok != (n.form == formNe)
 }
 
-func (n *rangeNode) eval(ev *evaluation, cand mask) mask {
+func (n *globNode) eval(ev *evaluation, cand mask, is bool) mask {
+	return ev.text(n.class, cand, is, func(s string) bool { return matchGlob(n.segs, s) })
+}
+
+func (n *rangeNode) eval(ev *evaluation, cand mask, is bool) mask {
 	if n.hi > int64(ev.n) {
 		ev.fail(n, "goes beyond the dataset, whose ids are 0 to %d", ev.n-1)
 	}
-	return ev.filter(cand, func(id ident.SampleID) bool { return int64(id) >= n.lo && int64(id) < n.hi })
+	return ev.decide(cand, is, func(id ident.SampleID) bool { return int64(id) >= n.lo && int64(id) < n.hi })
 }
 
-func (n *fraction) eval(ev *evaluation, cand mask) mask {
+func (n *fraction) eval(ev *evaluation, cand mask, is bool) mask {
 	k := int(math.Round(n.p * float64(ev.liveCount)))
-	cand.and(smallest(ev.live, k, n.seed))
-	return cand
+	return cand.part(smallest(ev.live, k, n.seed), is)
 }
 
-func (n *drawn) eval(ev *evaluation, cand mask) mask {
+func (n *drawn) eval(ev *evaluation, cand mask, is bool) mask {
 	if n.hi > int64(ev.n) {
 		ev.fail(n, "goes beyond the dataset, whose ids are 0 to %d", ev.n-1)
 		return cand
@@ -189,8 +183,7 @@ func (n *drawn) eval(ev *evaluation, cand mask) mask {
 		ev.fail(n, "draws %d samples, but only %d of that range are there (the others were removed)", n.n, have)
 		return cand
 	}
-	cand.and(smallest(among, int(n.n), n.seed))
-	return cand
+	return cand.part(smallest(among, int(n.n), n.seed), is)
 }
 
 // smallest returns the k members of m with the smallest hash of (seed, id). Hashes are as good as independent uniform

@@ -24,7 +24,8 @@ func (e *Expr) String() string {
 type node interface {
 	write(b *strings.Builder)
 	prec() int
-	eval(ev *evaluation, cand mask) mask
+	// eval keeps the candidates for which the node holds, or those for which it does not.
+	eval(ev *evaluation, cand mask, is bool) mask
 }
 
 type (

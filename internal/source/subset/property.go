@@ -20,6 +20,9 @@ type Properties interface {
 	Property(name string) (*Column, error)
 	// PropertyNames names the properties that there are, for messages.
 	PropertyNames() []string
+	// Labels gives the labels as values, where some are no class numbers: below 0, parts of numbers, words; nil = Label
+	// has all of them.
+	Labels() (*Column, error)
 }
 
 // ErrNoProperty says that a dataset has no property of a name.
@@ -383,17 +386,17 @@ func (ev *evaluation) unknown(n *propNode, names []string) *Column {
 	return nil
 }
 
-func (n *propNode) eval(ev *evaluation, cand mask) mask {
+func (n *propNode) eval(ev *evaluation, cand mask, is bool) mask {
 	c := ev.column(n)
 	if c == nil {
 		return cand
 	}
-	is := n.test(c)
-	return ev.filter(cand, func(id ident.SampleID) bool {
+	fits := n.test(c)
+	return ev.decide(cand, is, func(id ident.SampleID) bool {
 		if c.none(id) {
 			return n.op == "!="
 		}
-		return is(id)
+		return fits(id)
 	})
 }
 
@@ -417,15 +420,17 @@ func (n *propNode) test(c *Column) func(id ident.SampleID) bool {
 		return func(id ident.SampleID) bool { return n.holds(literal{kind: Float, f: c.Floats[id]}) }
 	case Int, Bool:
 	}
-	return func(id ident.SampleID) bool {
-		x := c.Ints[id]
-		if n.mod != 0 {
-			if x %= n.mod; x < 0 {
-				x += n.mod
-			}
+	return func(id ident.SampleID) bool { return n.holds(literal{kind: Int, i: n.remainder(c.Ints[id])}) }
+}
+
+// remainder of a value, where the condition asks for one: never negative, as in Python.
+func (n *propNode) remainder(x int64) int64 {
+	if n.mod != 0 {
+		if x %= n.mod; x < 0 {
+			x += n.mod
 		}
-		return n.holds(literal{kind: Int, i: x})
 	}
+	return x
 }
 
 // rounded is the condition with numbers that a float32 can be.

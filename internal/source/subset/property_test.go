@@ -34,6 +34,8 @@ func (c *columns) Property(name string) (*Column, error) {
 	return nil, ErrNoProperty
 }
 
+func (c *columns) Labels() (*Column, error) { return nil, nil }
+
 // withColumns gives 100 samples widths of -5 to 94, ratios of i/8 (the float32 of i/10 as single), a split and a flag.
 // Every seventh has no split and no ratio.
 func withColumns(n int) *columns {
