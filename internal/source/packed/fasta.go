@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"larder/internal/record"
@@ -143,70 +142,6 @@ func fastaID(header []byte) string {
 	word, _, _ := bytes.Cut(bytes.TrimRight(header, "\r\n"), []byte{' '})
 	word, _, _ = bytes.Cut(word, []byte{'\t'})
 	return string(word)
-}
-
-// readFai reads lines of id, letters, offset, letters of a line, bytes of a line. The byte before the offset has to end
-// the header's line.
-func readFai(
-	ctx context.Context, index Other, r io.ReaderAt, size int64, give func(id string, off, n int64) error,
-) error {
-	if index.Len() == 0 {
-		return errors.New("it is empty")
-	}
-	lines := bufio.NewScanner(io.NewSectionReader(index, 0, index.Len()))
-	for n := 1; lines.Scan(); n++ {
-		if n&1023 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		parts := strings.Split(lines.Text(), "\t")
-		if len(parts) != 5 {
-			return fmt.Errorf("line %d has %d columns, not 5", n, len(parts))
-		}
-		var x [4]int64
-		for i := range x {
-			var err error
-			if x[i], err = strconv.ParseInt(parts[i+1], 10, 64); err != nil || x[i] < 0 {
-				return fmt.Errorf("line %d says %q", n, parts[i+1])
-			}
-		}
-		letters, off, perLine, lineBytes := x[0], x[1], x[2], x[3]
-		if letters == 0 {
-			if err := give(parts[0], off, 0); err != nil {
-				return err
-			}
-			continue
-		}
-		if perLine < 1 || lineBytes < perLine || lineBytes > perLine+2 || letters > size || off < 2 || off > size {
-			return fmt.Errorf("line %d says %d letters at byte %d, in lines of %d letters and %d bytes", n, letters, off,
-				perLine, lineBytes)
-		}
-		last := letters - 1
-		span := last/perLine*lineBytes + last%perLine + 1
-		var before [1]byte
-		if span > size-off || readFull(r, before[:], off-1) != nil || before[0] != '\n' {
-			return fmt.Errorf("line %d: no sequence of %d letters begins at byte %d of %d", n, letters, off, size)
-		}
-		if err := endsAt(r, off+span, size); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
-		}
-		if err := give(parts[0], off, span); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
-}
-
-// endsAt checks that a sequence ends at a byte: blanks and another header may follow, or nothing.
-func endsAt(r io.ReaderAt, at, size int64) error {
-	next := make([]byte, min(16, size-at))
-	if err := readFull(r, next, at); err != nil {
-		return err
-	}
-	if next = bytes.TrimLeft(next, "\r\n \t"); len(next) > 0 && next[0] != '>' {
-		return fmt.Errorf("the sequence goes on behind byte %d, where it should end: the index is of another version of the "+
-			"file", at)
-	}
-	return nil
 }
 
 type fastaRows struct {
