@@ -11,7 +11,7 @@ import (
 // Labels implements subset.Properties. The index has labels of records that are numbers of classes; where one of them
 // is none, the field is read as a property, whose values may be below 0, parts of numbers, or words.
 func (v *view) Labels() (*subset.Column, error) {
-	if v.made != nil || !v.records() {
+	if v.made != nil || !v.records() || !numbered(v.classes) { // classes with names have numbers from 0, and -1 is none
 		return nil, nil
 	}
 	name := packed.LabelField(&v.schema)

@@ -514,11 +514,15 @@ func (c *collector) take(id ident.SampleID, x record.Value, keys []string) error
 	switch {
 	case kind == c.col.Kind:
 	case kind == subset.Int && c.col.Kind == subset.Float:
-		v.Float = float64(v.Int)
+		if v.Float = float64(v.Int); !inFloat(v.Int) {
+			return fmt.Errorf("its value is %d, which is not exact beside %s", v.Int, c.col.Kind)
+		}
 	case kind == subset.Float && c.col.Kind == subset.Int:
 		c.col.Kind, c.col.Floats = subset.Float, make([]float64, c.n)
 		for i, x := range c.col.Ints {
-			c.col.Floats[i] = float64(x)
+			if c.col.Floats[i] = float64(x); !inFloat(x) {
+				return fmt.Errorf("its value is %v, and another one is %d, which is not exact beside it", v.Float, x)
+			}
 		}
 		c.col.Ints = nil
 	default:
@@ -534,6 +538,12 @@ func (c *collector) take(id ident.SampleID, x record.Value, keys []string) error
 		return c.word(id, v.Text)
 	}
 	return nil
+}
+
+// inFloat reports whether a float64 has the value of a whole number.
+func inFloat(x int64) bool {
+	const most = 1 << 53
+	return x >= -most && x <= most || float64(x) < math.MaxInt64 && int64(float64(x)) == x
 }
 
 func (c *collector) begin(kind subset.Kind, single bool) {

@@ -1,13 +1,17 @@
 package source
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	pq "github.com/parquet-go/parquet-go"
 
 	"larder/internal/ident"
 )
@@ -57,6 +61,14 @@ func textsOf(words ...string) (out [][]byte) {
 	return out
 }
 
+// arrowLabels is a file that pyarrow wrote.
+func arrowLabels(t *testing.T, name string) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile("packed/testdata/units/" + name + ".arrow")
+	must(t, err)
+	return map[string]string{"a.arrow": string(b)}
+}
+
 // imageList is a list beside images 1.jpg to 9.jpg.
 func imageList(name, text string) map[string]string {
 	files := map[string]string{name: text}
@@ -90,6 +102,8 @@ func TestMissingLabelsOfEachFormat(t *testing.T) {
 		"parquet f64":  {"parquet:%s", map[string]string{"a.parquet": parquetOf(t, optionals(1., 0, 5)...)}},
 		"parquet f32":  {"parquet:%s", map[string]string{"a.parquet": parquetOf(t, optionals[float32](1, 0, 5)...)}},
 		"parquet NaN":  {"parquet:%s", map[string]string{"a.parquet": parquetOf(t, optionals(1., 0, 5, math.NaN())[:4]...)}},
+		"arrow int":    {"hf:%s/a.arrow", arrowLabels(t, "labels-int")},
+		"arrow f64":    {"hf:%s/a.arrow", arrowLabels(t, "labels-float")},
 		"wds":          {"wds:%s", map[string]string{"a.tar": shard(t, "1=1", "2=0", "3=5", "4=")}},
 		"mds str":      {"mds:%s", mdsLabelled(t, "str", 0, textsOf("1", "0", "5", "")...)},
 		"mds f64":      {"mds:%s", mdsLabelled(t, "float64", 8, floats64(1, 0, 5, math.NaN())...)},
@@ -278,6 +292,71 @@ func TestNumbersAmongWordsOfCSVAreTold(t *testing.T) {
 			if len(d.Ignored()) > 0 {
 				t.Errorf("%s: ignored %v", name, d.Ignored())
 			}
+		}
+	}
+}
+
+// Classes with names, as Hugging Face writes them, have the number -1 where a sample has none.
+func TestNoClassOfNamedOnes(t *testing.T) {
+	type row struct {
+		Label int64 `parquet:"label"`
+		X     int64
+	}
+	var b bytes.Buffer
+	must(t, pq.Write(&b, []row{{1, 0}, {-1, 1}, {0, 2}}, pq.KeyValueMetadata("huggingface",
+		`{"info":{"features":{"label":{"_type":"ClassLabel","names":["dog","cat"]}}}}`)))
+	root := t.TempDir()
+	write(t, root, "a.parquet", b.String())
+	c, _ := open(t, "")
+	d, err := c.Add(t.Context(), "", "parquet:"+root)
+	must(t, err)
+	for expr, want := range map[string][]ident.SampleID{
+		"label < 1": {2}, "label != 1": {2}, `class == "cat"`: {0}, `class != "cat"`: {2}, `class == ""`: {1},
+		`property("label") < 1`: {1, 2},
+	} { // order-free
+		if got, err := d.SelectContext(t.Context(), expr); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s selects %v, %v; want %v", expr, got, err, want)
+		}
+	}
+}
+
+// A property of JSON is compared as it is, or refused: whole numbers that no float64 holds do not stand beside parts.
+func TestLongNumbersAsProperties(t *testing.T) {
+	root := t.TempDir()
+	long, part := `{"m": {"v": 9007199254740993}}`+"\n", `{"m": {"v": 0.5}}`+"\n"
+	write(t, root, "a/a.jsonl", long+part)
+	write(t, root, "b/b.jsonl", part+long)
+	write(t, root, "c/c.jsonl", long+strings.ReplaceAll(part, "0.5", "9007199254740992"))
+	c, _ := open(t, "")
+	for _, name := range []string{"a", "b", "c"} {
+		d, err := c.Add(t.Context(), "", "jsonl:"+root+"/"+name)
+		must(t, err)
+		got, err := d.SelectContext(t.Context(), "m.v == 9007199254740993")
+		if name == "c" && (err != nil || !slices.Equal(got, []ident.SampleID{0})) ||
+			name != "c" && (err == nil || !strings.Contains(err.Error(), "not exact")) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+// uint64 of Parquet and Arrow files is what they hold.
+func TestLongNumbersOfColumns(t *testing.T) {
+	type row struct{ ID uint64 }
+	root := t.TempDir()
+	write(t, root, "a.arrow", arrowLabels(t, "labels-int")["a.arrow"])
+	write(t, root, "a.parquet", parquetOf(t, row{11898508762506083287}, row{3266119658877827603}))
+	c, _ := open(t, "")
+	for uri, name := range map[string]string{"hf:" + root + "/a.arrow?fields=id": "id", "parquet:" + root: "ID"} {
+		d, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+		for s, want := range map[ident.SampleID]string{0: "uint64 11898508762506083287", 1: "uint64 3266119658877827603"} {
+			if got := valueText(t, c, d, s, name); got != want {
+				t.Errorf("%s: %s, not %s", uri, got, want)
+			}
+		}
+		got, err := d.SelectContext(t.Context(), fmt.Sprintf("property(%q) > 5", name))
+		if err == nil || !strings.Contains(err.Error(), "larger than") {
+			t.Errorf("%s: %v, %v", uri, got, err)
 		}
 	}
 }

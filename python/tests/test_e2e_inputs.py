@@ -210,3 +210,17 @@ def test_a_file_that_changed_says_refresh(real, server, folder):
     assert "larder dataset refresh" in e.value.why or "larder dataset refresh" in str(e.value)
     assert server.cli("dataset", "refresh", f"imagefolder:{folder}").returncode == 0
     assert sum(len(labels) for _, labels in loader) == len(list(folder.rglob("*.*")))
+
+
+def test_values_are_what_files_say(real, tmp_path, monkeypatch):
+    """No label is no number, long ids are exact, and numbers that became text are told with the cell that did it."""
+    monkeypatch.setattr(_registration, "_warned", set())
+    (tmp_path / "a.csv").write_text("label,id\n1,11898508762506083287\n0,3266119658877827603\n5,7\n,8\n")
+    (tmp_path / "b.csv").write_text("label,x\n7,1\n10,2\ncat,3\n")
+    (batch,) = real(f"csv:{tmp_path}/a.csv", batch_size=4, job="all")
+    assert batch["id"].dtype == np.uint64
+    assert batch["id"].tolist() == [11898508762506083287, 3266119658877827603, 7, 8]
+    (batch,) = real(f"csv:{tmp_path}/a.csv", batch_size=4, subset="label < 1", job="some")
+    assert batch["label"].tolist() == [0]
+    (said,) = heard(real=real, uri=f"csv:{tmp_path}/b.csv", batch_size=4, job="told")
+    assert 'column "label" of b.csv is text: row 4 has "cat"' in said

@@ -176,3 +176,22 @@ func TestAPlainTFRecordMayBeginAsGzip(t *testing.T) {
 		t.Errorf("without that checksum it is %q", got)
 	}
 }
+
+// Whole floats are labels of tf.Examples, as int64 are.
+func TestLabelsOfTFRecords(t *testing.T) {
+	float := func(bits uint32) []byte { // a list of one float
+		return append([]byte{0x12, 6, 0x0a, 4}, binary.LittleEndian.AppendUint32(nil, bits)...)
+	}
+	files := disk{"/d/a.tfrecord": tfRecordOf(exampleOf("label", float(0x40e00000)), exampleOf("label", float(0x41200000)),
+		exampleOf("label", float(0x3f000000)))} // 7, 10, 0.5
+	f, a := address(t, "tfrecord:/d/a.tfrecord")
+	_, _, samples, err := readAll(f, a, files, "/d/a.tfrecord")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int64{7, 10, -1} {
+		if samples[i].Label != want {
+			t.Errorf("record %d has the label %d, not %d", i, samples[i].Label, want)
+		}
+	}
+}
