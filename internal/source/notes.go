@@ -140,9 +140,13 @@ func oddLabels(s *snapshot) []string {
 	if !packed.LabelsByWord(s.scheme()) || numbered(s.classes) {
 		return nil
 	}
-	kinds := make([]packed.LabelKind, len(s.classes))
+	kinds, words := make([]packed.LabelKind, len(s.classes)), true
 	for l, c := range s.classes {
 		kinds[l] = packed.KindOfLabel(c)
+		words = words && kinds[l] == packed.LabelWord
+	}
+	if words {
+		return nil
 	}
 	var counts [packed.LabelKinds]int
 	var first [packed.LabelKinds]ident.SampleID

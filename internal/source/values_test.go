@@ -90,6 +90,18 @@ func optionals[T any](values ...T) (out []optional[T]) {
 	return append(out, optional[T]{X: int64(len(values))})
 }
 
+type decimalLabel struct {
+	X     int64
+	Label *int64 `parquet:"label,optional,decimal(0:10)"`
+}
+
+func decimals(values ...int64) (out []decimalLabel) {
+	for i := range values {
+		out = append(out, decimalLabel{int64(i), &values[i]})
+	}
+	return append(out, decimalLabel{X: int64(len(values))})
+}
+
 // Labels 1, 0, 5 and none: a condition on labels never selects the sample without one, in any format.
 func TestMissingLabelsOfEachFormat(t *testing.T) {
 	for name, x := range map[string]labelledSet{
@@ -97,6 +109,9 @@ func TestMissingLabelsOfEachFormat(t *testing.T) {
 		"tsv":          {"csv:%s/a.tsv", map[string]string{"a.tsv": "label\tx\n1\t1\n0\t2\n5\t3\n\t4\n"}},
 		"csv floats":   {"csv:%s", map[string]string{"a.csv": "x,y\n1,1.0\n2,0.0\n3,5.0\n4,nan\n"}},
 		"csv blank":    {"csv:%s", map[string]string{"a.csv": "label,x\n 1,1\n\ufeff0,2\n5 ,3\n ,4\n"}},
+		"csv mark":     {"csv:%s", map[string]string{"a.csv": "\ufefflabel,x\n1,1\n0,2\n5,3\n,4\n"}},
+		"csv gz":       {"csv:%s", map[string]string{"a.csv.gz": string(gzipOf(t, []byte("y,label\n,1\n,0\n,5.0\n,\n")))}},
+		"parquet 10,0": {"parquet:%s", map[string]string{"a.parquet": parquetOf(t, decimals(1, 0, 5)...)}},
 		"csv fields":   {"csv:%s?fields=x,label", map[string]string{"a.csv": "label,x\n1,1\n0,2\n5,3\n,4\n"}},
 		"parquet int":  {"parquet:%s", map[string]string{"a.parquet": parquetOf(t, optionals[int32](1, 0, 5)...)}},
 		"parquet f64":  {"parquet:%s", map[string]string{"a.parquet": parquetOf(t, optionals(1., 0, 5)...)}},
