@@ -28,7 +28,7 @@ const (
 	wordsVersion      = 3 // labels such as 3.0 were words
 	bytesVersion      = 4 // of records: what became sound since has bytes in its schema
 	listedWordVersion = 5 // of lists, as wordsVersion
-	typesVersion      = 6 // of records: types of columns that were compared less, or held numbers less well
+	typesVersion      = 6 // of records: types of columns that were compared less, or held numbers less well; any codec
 )
 
 // indexWriter appends to a payload.
@@ -191,7 +191,7 @@ func outdatedBy(version uint32, s *snapshot) outdated {
 	case bytesVersion, typesVersion:
 		samples = packed.FloatLabels(&s.schema) || scheme == "fasta" // whose .fai was believed
 		if !samples && (version == bytesVersion && packed.WasBytes(scheme, &s.schema) ||
-			packed.TypedAnew(scheme, &s.schema, len(s.dirs))) {
+			packed.TypedAnew(scheme, &s.schema, len(s.dirs)) || packed.WereOthers(scheme, &s.schema)) {
 			return otherFields
 		}
 	}

@@ -67,6 +67,33 @@ func asBefore(t *testing.T, index, uri string, stay ...string) {
 	})
 }
 
+// What was float64 and is a whole number now is one when the dataset is opened; an index that has no such field is used
+// as it is.
+func TestAnIndexOfFloats(t *testing.T) {
+	root, index := t.TempDir(), t.TempDir()
+	write(t, root, "a.jsonl", `{"x": 18446744073709551615}`+"\n"+`{"x": 9007199254740993}`+"\n")
+	write(t, root, "b.jsonl", `{"x": 1}`+"\n")
+	large, small := "jsonl:"+root+"/a.jsonl", "jsonl:"+root+"/b.jsonl"
+	c, _ := open(t, index)
+	for _, uri := range []string{large, small} {
+		_, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+	}
+	asEarlier(t, index, large, typesVersion, func(s *snapshot) { s.schema.Fields[0].DType = record.Float64 })
+	asEarlier(t, index, small, typesVersion, func(*snapshot) {})
+	for _, indexed := range []int{1, 0} {
+		c, ev := open(t, index)
+		_, err := c.Add(t.Context(), "", small)
+		must(t, err)
+		d, err := c.Add(t.Context(), "", large)
+		must(t, err)
+		if got := fieldOf(t, c, d, 1, "x"); ev.count("indexed") != indexed ||
+			binary.LittleEndian.Uint64(got) != 9007199254740993 || d.Schema().Fields[0].DType != record.Uint64 {
+			t.Errorf("%v: % x of %v", ev.n, got, d.Schema())
+		}
+	}
+}
+
 // tarOfMembers is a tar of names and contents by turns.
 func tarOfMembers(t *testing.T, parts ...string) string {
 	t.Helper()

@@ -148,8 +148,15 @@ func JSONValue(text []byte, keys []string) (Value, error) {
 	case raw[0] == '{', raw[0] == '[':
 		return Value{}, errors.New("it is an object or a list, which no property can be")
 	}
+	is := scalarShape(raw)
+	if is.kind == kindInt && is.whole&(isLarge|isHuge) != 0 {
+		is.kind = kindFloat
+		if is.whole&isBetween != 0 {
+			return Value{}, fmt.Errorf("%.40s is larger than a property can be", raw)
+		}
+	}
 	dtypes := map[valueKind]record.DType{kindBool: record.Bool, kindInt: record.Int64, kindFloat: record.Float64}
-	d := dtypes[scalarKind(raw)]
+	d := dtypes[is.kind]
 	b, err := appendNumber(nil, raw, d)
 	if err != nil {
 		return Value{}, err

@@ -402,7 +402,7 @@ func TestRefusalsSayWhat(t *testing.T) {
 			`line 2, at byte 9: "a" is text, and whole numbers`},
 		"missing":  {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": 1}\n{}\n")}, `it has no "a"`},
 		"null":     {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": null}\n")}, "no missing values"},
-		"number":   {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": " + long + "}\n")}, "value out of range"},
+		"number":   {"jsonl:", disk{"/d/a.jsonl": []byte("{\"a\": " + long + ".5}\n")}, "value out of range"},
 		"cells":    {"csv:", disk{"/d/a.csv": []byte("a,b\n1,2\n3\n")}, "row 3, at byte 8: it has 1 cells"},
 		"header":   {"csv:", disk{"/d/a.csv": []byte("a,a\n1,2\n")}, "each needs one of its own"},
 		"utf8":     {"text:", disk{"/d/a.txt": []byte("ok\n\xff\n")}, "line 2, at byte 3"},

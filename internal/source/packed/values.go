@@ -283,6 +283,9 @@ func stringOf(raw []byte) (string, error) {
 	if bytes.IndexByte(inner, '\\') < 0 {
 		return string(inner), nil
 	}
+	if err := halves(raw); err != nil {
+		return "", fmt.Errorf("%.80s %w", raw, err)
+	}
 	var s string
 	err := json.Unmarshal(raw, &s)
 	return s, err
@@ -295,7 +298,7 @@ func shapeOf(raw []byte) (shape, error) {
 		return shape{}, errors.New("is null, and records have no missing values; write one, or leave the field out with " +
 			"?fields=")
 	case '"':
-		return shape{kind: kindText}, nil
+		return shape{kind: kindText}, halves(raw)
 	case '{':
 		return shape{kind: kindJSON}, nil
 	case '[':
@@ -305,17 +308,17 @@ func shapeOf(raw []byte) (shape, error) {
 		}
 		return s, nil
 	}
-	return shape{kind: scalarKind(raw)}, nil
+	return scalarShape(raw), nil
 }
 
-func scalarKind(raw []byte) valueKind {
+func scalarShape(raw []byte) shape {
 	if raw[0] == 't' || raw[0] == 'f' {
-		return kindBool
+		return shape{kind: kindBool}
 	}
-	if _, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
-		return kindInt
+	if w, ok := wholeOf(raw); ok {
+		return shape{kind: kindInt, whole: w}
 	}
-	return kindFloat
+	return shape{kind: kindFloat}
 }
 
 // look looks at a list of that depth; false = it is no rectangle of numbers of one kind.
@@ -337,8 +340,8 @@ func (s *shape) look(raw []byte, depth int) bool {
 			ok = false
 		default:
 			if ok = len(s.dims) == depth+1; ok {
-				joined, fits := shape{kind: s.kind}.join(shape{kind: scalarKind(x)})
-				s.kind, ok = joined.kind, fits
+				joined, fits := shape{kind: s.kind, whole: s.whole}.join(scalarShape(x))
+				s.kind, s.whole, ok = joined.kind, joined.whole, fits
 			}
 		}
 		return ok
@@ -367,8 +370,11 @@ func contentOf(raw []byte, f *record.Field) (record.Content, error) {
 	switch f.Kind {
 	case record.Text:
 		if raw[0] != '"' {
-			if raw[0] != '{' && raw[0] != '[' {
+			switch {
+			case bytes.IndexByte([]byte("tfn"), raw[0]) >= 0:
 				return record.Content{}, fmt.Errorf("field %s: %.40s is no text", f.Name, raw)
+			case raw[0] != '{' && raw[0] != '[': // a number, of those that no dtype holds
+				return record.Content{Data: bytes.Clone(raw)}, nil
 			}
 			var b bytes.Buffer
 			err := json.Compact(&b, raw)
@@ -411,7 +417,7 @@ func appendList(dst, raw []byte, d record.DType) (_ []byte, err error) {
 	return dst, err
 }
 
-// appendNumber encodes a bool, an int64 or a float64.
+// appendNumber encodes a bool, an int64, a uint64 or a float64.
 func appendNumber(dst, raw []byte, d record.DType) ([]byte, error) {
 	switch s := string(raw); d {
 	case record.Bool:
@@ -425,6 +431,9 @@ func appendNumber(dst, raw []byte, d record.DType) ([]byte, error) {
 	case record.Int64:
 		n, err := strconv.ParseInt(s, 10, 64)
 		return binary.LittleEndian.AppendUint64(dst, uint64(n)), err
+	case record.Uint64:
+		n, err := strconv.ParseUint(strings.TrimPrefix(s, "-"), 10, 64) // only 0 has a sign there
+		return binary.LittleEndian.AppendUint64(dst, n), err
 	default:
 		x, err := strconv.ParseFloat(s, 64)
 		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(x)), err

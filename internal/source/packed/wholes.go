@@ -2,7 +2,10 @@ package packed
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 
 	"larder/internal/record"
@@ -22,7 +25,7 @@ const (
 // mostExact is up to where every whole number is a float64.
 const mostExact = 1 << 53
 
-// wholeOf says what a JSON number is, if it is a whole one.
+// wholeOf describes a JSON number, if it is a whole one.
 func wholeOf(raw []byte) (w wholes, ok bool) {
 	s := string(raw)
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
@@ -78,4 +81,61 @@ func (w wholes) float() record.DType {
 		return 0
 	}
 	return record.Float64
+}
+
+// WereOthers reports whether an earlier larder may have found other fields in files of a scheme, or none that can be
+// read: float64 for whole numbers that it does not hold, and columns of Parquet of any codec.
+func WereOthers(scheme string, s *record.Schema) bool {
+	return scheme == "parquet" || scheme == "jsonl" &&
+		slices.ContainsFunc(s.Fields, func(f record.Field) bool { return f.DType == record.Float64 })
+}
+
+// halves refuses a JSON string that has half of a character: a surrogate without its other half, which UTF-8 cannot
+// hold. Python writes them for the bytes of surrogateescape.
+func halves(raw []byte) error {
+	for i := 0; i+6 <= len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		if i++; raw[i] != 'u' {
+			continue // also a backslash
+		}
+		switch n := unitAt(raw[i-1:]); {
+		case n >= 0xd800 && n < 0xdc00: // its other half follows
+			if low := unitAt(raw[i+5:]); low < 0xdc00 || low >= 0xe000 {
+				return errHalf
+			}
+			i += 6
+		case n >= 0xdc00 && n < 0xe000:
+			return errHalf
+		}
+		i += 4
+	}
+	return nil
+}
+
+// validJSON refuses JSON that Go's decoder would read with U+FFFD in the place of a character.
+func validJSON(b []byte) error {
+	if err := validText(b); err != nil {
+		return err
+	}
+	if err := halves(b); err != nil {
+		return fmt.Errorf("it %w", err)
+	}
+	return nil
+}
+
+var errHalf = errors.New(`has half of a character, a surrogate such as \ud83d without its other half, which UTF-8 ` +
+	"cannot hold: write the text again without it (in Python: text.encode(errors=\"replace\"))")
+
+// unitAt is the number of the escape \uXXXX that bytes begin with; -1 = they begin with none.
+func unitAt(b []byte) int {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return int(n)
 }
