@@ -70,6 +70,8 @@ func imageSets(t *testing.T) map[string]map[string]string {
 		"imagefiles:%s/list.csv":  {"list.csv": "path,label\nx/1.jpg,1\nx/2.jpg,0\n", "x/1.jpg": "one", "x/2.jpg": "two"},
 		"wds:%s/train-{0..1}.tar": {"train-0.tar": shard(t, "1=1"), "train-1.tar": shard(t, "2=0", "3=")},
 		"mds:%s":                  {"index.json": index, "shard.00000.mds": mds},
+		"mds:%s/merged": {"merged/index.json": strings.ReplaceAll(index, "shard.00000", "0/shard.00000"),
+			"merged/0/shard.00000.mds": mds},
 		"mds:%s/zipped": {"zipped/index.json": packedIndex("zstd", len(mds)),
 			"zipped/shard.00000.mds.zstd": string(zstdOf(t, []byte(mds)))},
 		"beton:%s/x.beton":       {"x.beton": string(five)},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"path/filepath"
@@ -108,6 +109,9 @@ func readIndex(a Address, path string) (*mdsIndex, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := validJSON(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	index := &mdsIndex{}
 	if err := json.Unmarshal(b, index); err != nil {
 		return nil, fmt.Errorf("%s is no index of MosaicML's streaming: %w", path, err)
@@ -126,10 +130,11 @@ func (s *mdsShard) check() error {
 	return s.RawData.check()
 }
 
+// check refuses a name that leads out of the folder. merge_index of streaming names files in folders below it.
 func (f *mdsFile) check() error {
 	n := f.Basename
-	if n == "" || filepath.Base(n) != n || strings.HasPrefix(n, "..") || strings.IndexByte(n, 0) >= 0 {
-		return fmt.Errorf("is named %q, which is no file of the folder", n)
+	if n == "." || !fs.ValidPath(n) || strings.IndexByte(n, 0) >= 0 {
+		return fmt.Errorf("is named %q, which is no file of the folder or below it", n)
 	}
 	return nil
 }
@@ -154,32 +159,39 @@ func (s *mdsShard) packed() (*mdsFile, error) {
 }
 
 // unpackedNames tells whether compressed shards are there unpacked, too. A place without lists is asked for the first
-// of them, and the others are taken to be as that one.
+// of each folder, and the others there are taken to be as that one.
 func unpackedNames(a Address) func(name string) (bool, error) {
-	var names map[string]bool
-	var first *bool
+	type folder struct {
+		names map[string]bool
+		first *bool
+	}
+	folders := map[string]*folder{}
 	return func(name string) (bool, error) {
-		if names == nil {
-			names = map[string]bool{}
-			list, err := a.names(a.Path)
+		full := filepath.Join(a.Path, name)
+		dir := filepath.Dir(full)
+		in := folders[dir]
+		if in == nil {
+			in = &folder{names: map[string]bool{}}
+			list, err := a.names(dir)
 			if err != nil && !errs.Is(err, errs.Unsupported) { // a web server has no list
 				return false, err
 			}
 			for _, n := range list {
-				names[n] = true
+				in.names[n] = true
 			}
+			folders[dir] = in
 		}
-		if len(names) > 0 {
-			return names[name], nil
+		if len(in.names) > 0 {
+			return in.names[filepath.Base(full)], nil
 		}
-		if first == nil {
-			there, err := a.exists(filepath.Join(a.Path, name))
+		if in.first == nil {
+			there, err := a.exists(full)
 			if err != nil {
 				return false, err
 			}
-			first = &there
+			in.first = &there
 		}
-		return *first, nil
+		return *in.first, nil
 	}
 }
 
@@ -206,6 +218,9 @@ var labelNames = []string{"label", "labels", "class", "cls", "y", "target", "fin
 
 func parseColumns(b []byte) (columns, error) {
 	c := columns{image: -1, label: -1}
+	if err := validJSON(b); err != nil {
+		return c, fmt.Errorf("its header: %w", err)
+	}
 	if err := json.Unmarshal(b, &c); err != nil {
 		return c, fmt.Errorf("its header is no JSON: %w", err)
 	}

@@ -3,6 +3,7 @@ package packed
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -304,6 +305,47 @@ func TestIndexOfCompressedShards(t *testing.T) {
 	} {
 		if _, _, err := list(index); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// The index that merge_index of streaming writes names shards in folders below it; each folder is looked into for those
+// that are there unpacked.
+func TestAMergedIndex(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, content string) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shard := func(raw, zip string) string {
+		return fmt.Sprintf(`{"column_encodings":["str"],"column_names":["x"],"column_sizes":[null],"compression":"zstd:3",`+
+			`"format":"mds","hashes":[],"raw_data":{"basename":%q,"bytes":90,"hashes":{}},"samples":3,"size_limit":67108864,`+
+			`"version":2,"zip_data":{"basename":%q,"bytes":50,"hashes":{}}}`, raw, zip)
+	}
+	put("index.json", `{"shards":[`+shard("0/shard.00000.mds", "0/shard.00000.mds.zstd")+","+
+		shard("b/1/shard.00000.mds", "b/1/shard.00000.mds.zstd")+`],"version":2}`)
+	put("0/shard.00000.mds.zstd", "")
+	put("b/1/shard.00000.mds", "")
+	_, files, _, err := Prepare(mds{}, Address{Path: dir})
+	want := []string{dir + "/0/shard.00000.mds.zstd", dir + "/b/1/shard.00000.mds"}
+	if err != nil || !slices.Equal(files, want) {
+		t.Errorf("%q, %v", files, err)
+	}
+	for _, name := range []string{"../x.mds", "/etc/x.mds", "0/../../x.mds", "", ".", "0//x.mds", "x\x00.mds"} {
+		quoted, err := json.Marshal(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put("index.json", `{"shards":[{"format":"mds","compression":null,"samples":3,"raw_data":{"basename":`+
+			string(quoted)+`,"bytes":90}}],"version":2}`)
+		if _, _, _, err := Prepare(mds{}, Address{Path: dir}); err == nil ||
+			!strings.Contains(err.Error(), "no file of the folder or below it") {
+			t.Errorf("%q: %v", name, err)
 		}
 	}
 }

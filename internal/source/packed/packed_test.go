@@ -401,7 +401,7 @@ func TestPicklesAndCompressionAreRefused(t *testing.T) {
 	if _, _, err := (mds{}).Files(Address{Path: dir}); err == nil || !strings.Contains(err.Error(), "compressed (zstd)") {
 		t.Errorf("a compressed shard: %v", err)
 	}
-	for _, name := range []string{"../x.mds", "/etc/passwd", "a/b", "", "x\x00"} {
+	for _, name := range []string{"../x.mds", "/etc/passwd", "a/../b", "", "x\x00"} {
 		b, _ := json.Marshal(name)
 		index := `{"version":2,"shards":[{"format":"mds","raw_data":{"basename":` + string(b) + `}}]}`
 		if err := os.WriteFile(filepath.Join(dir, "index.json"), []byte(index), 0o600); err != nil {
