@@ -65,6 +65,8 @@ func sniff(enc []byte) (header, error) {
 		return webpHeader(enc)
 	case hasPrefix(enc, "BM"):
 		return bmpHeader(enc)
+	case hasPrefix(enc, "version https://git-lfs.github.com/spec/v"):
+		return header{}, bad("the file is a pointer of Git LFS and not the image: run `git lfs pull` in its repository")
 	}
 	if raster.IsTIFF(enc) {
 		t, err := raster.TIFFHeader(bytes.NewReader(enc))

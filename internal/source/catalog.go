@@ -527,13 +527,25 @@ func (c *Catalog) walk(ctx context.Context, rs *rootState, was version, how walk
 
 // walkImages lists a folder of images, on a disk or in a store.
 func (c *Catalog) walkImages(ctx context.Context, root string, allow allowEmpty, as *Reader) (*walkResult, error) {
+	var w *walkResult
+	var err error
 	switch {
-	case !isStored(root):
+	case !isStored(root) && as != nil: // its files are not opened with the rights of the daemon
 		return walkFolder(ctx, root, allow, as)
+	case !isStored(root):
+		w, err = walkFolder(ctx, root, allow, nil)
 	case as != nil:
 		return nil, rightsOf(*as).deniedStore(root)
+	default:
+		w, err = c.walkStore(ctx, root, allow)
 	}
-	return c.walkStore(ctx, root, allow)
+	if err == nil {
+		err = refusePointers(ctx, c, root, w)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // stands reports whether a version still is what storage holds, as far as a look tells. Stores have nothing to look

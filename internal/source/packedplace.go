@@ -281,7 +281,12 @@ func (p *storePlace) openBeside(path string) (packed.Other, error) {
 	if err != nil {
 		return nil, err
 	}
-	return besideObject{p.rs.aheadOf(p.ctx, p.st, in), in.Size}, nil
+	f := besideObject{p.rs.aheadOf(p.ctx, p.st, in), in.Size}
+	if err := packed.IsPointer(f, f.size); err != nil {
+		_ = f.Close() // nothing was written, so nothing can be lost
+		return nil, err
+	}
+	return f, nil
 }
 
 // scanners is how many files of a store are scanned beside each other: most of the time they wait for an answer.

@@ -19,6 +19,7 @@ import (
 	"larder/internal/errs"
 	"larder/internal/ident"
 	"larder/internal/raster"
+	"larder/internal/source/packed"
 )
 
 // probeLimit is how many bytes of a file Probe reads at most.
@@ -188,6 +189,9 @@ func probe(h *header) (Probe, error) {
 			return Probe{}, fmt.Errorf("netpbm header: %w", err)
 		}
 		return Probe{Format: "netpbm", Width: p.Width, Height: p.Height}, nil
+	}
+	if err := packed.StandsIn(start); err != nil {
+		return Probe{}, err
 	}
 	return Probe{}, errors.New("it does not begin as JPEG, PNG, GIF, WebP, BMP, TIFF or netpbm (PPM, PGM, PBM)")
 }

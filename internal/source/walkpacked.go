@@ -215,6 +215,10 @@ func openOther(path string) (packed.Other, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := packed.IsPointer(f, f.size); err != nil {
+		_ = f.Close() // nothing was written, so nothing can be lost
+		return nil, err
+	}
 	return f, nil
 }
 

@@ -166,6 +166,9 @@ func (rs *rootState) scanFile(ctx context.Context, how *scan, row *scanned) erro
 		return err
 	}
 	defer closer.Close()
+	if err := packed.IsPointer(file, row.st.size); err != nil {
+		return err
+	}
 	at := &fileProgress{ReaderAt: file.ReaderAt, of: progressOf(ctx), size: row.st.size,
 		sum: packed.ReadsOnce(how.a.Scheme)}
 	if at.of != nil && (at.sum || packed.InRanges(how.a.Scheme, "")) {

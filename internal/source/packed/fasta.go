@@ -95,6 +95,10 @@ func (fasta) Scan(ctx context.Context, _ Address, f File, emit func(Sample) erro
 // scanFasta reads a file from the front.
 func scanFasta(ctx context.Context, r io.ReaderAt, size int64, give func(id string, off, n int64) error) error {
 	in := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<20)
+	head, _ := in.Peek(standInHead) // what fails here fails again when it is read
+	if err := StandsIn(head); err != nil {
+		return err
+	}
 	id, begin, any := "", int64(0), false
 	for n, at := 0, int64(0); at < size; n++ {
 		if n&4095 == 4095 && ctx.Err() != nil {

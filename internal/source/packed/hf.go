@@ -180,7 +180,7 @@ func openTable(
 		f, err := open(path)
 		if err != nil {
 			t.close()
-			return nil, err
+			return nil, named(path, err)
 		}
 		t.closers = append(t.closers, f)
 		had := len(t.files)

@@ -72,7 +72,7 @@ func unpack(path string, r io.ReaderAt, size, most int64) (io.ReadCloser, error)
 }
 
 // bufferOf is the buffer for a file of a size: there may be very many small ones.
-func bufferOf(size int64) int { return int(min(max(size, 512), maxBuffer)) }
+func bufferOf(size int64) int { return int(min(max(size, standInHead), maxBuffer)) }
 
 // bounded is a decoder that gives so many bytes at most.
 type bounded struct {
@@ -167,9 +167,15 @@ func eachLine(ctx context.Context, in *bufio.Reader, quoted bool, first line, ta
 			return fmt.Errorf("the line that goes on at the frame at byte %d: %w", l.run.at, err)
 		}
 		l.off = int64(len(l.text))
-	} else if bom, err := in.Peek(3); err == nil && string(bom) == "\xef\xbb\xbf" {
-		_, _ = in.Discard(3) // they were peeked
-		l.off = 3
+	} else {
+		head, _ := in.Peek(standInHead) // what fails here fails again when it is read
+		if err := StandsIn(head); err != nil {
+			return err
+		}
+		if bytes.HasPrefix(head, []byte("\xef\xbb\xbf")) {
+			_, _ = in.Discard(3) // they were peeked
+			l.off = 3
+		}
 	}
 	for ; ; l.n++ {
 		if l.n&255 == 255 && ctx.Err() != nil {

@@ -101,6 +101,7 @@ type frames struct {
 	text, begin int64 // that were unpacked, and before the run
 	inside      bool
 	ends        []runEnd // that were passed
+	failed      error    // of a read; none comes behind it
 }
 
 // codec unpacks frames.
@@ -134,8 +135,20 @@ func (f *frames) Close() error {
 // where is the next byte of the file.
 func (f *frames) where() int64 { return f.raw.given - int64(f.in.Buffered()) }
 
-// Read implements io.Reader.
+// Read implements io.Reader. What failed fails again: the rest of a file that is cut is not its end.
 func (f *frames) Read(p []byte) (int, error) {
+	if f.failed != nil {
+		return 0, f.failed
+	}
+	n, err := f.read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.failed = cut(err)
+		err = f.failed
+	}
+	return n, err
+}
+
+func (f *frames) read(p []byte) (int, error) {
 	for len(p) > 0 {
 		if f.frame == nil {
 			_, err := f.in.Peek(1)
@@ -200,7 +213,9 @@ type gzipMembers struct {
 }
 
 // none implements codec: gzip of nothing has a member.
-func (*gzipMembers) none() error { return fmt.Errorf("it is no gzip file: %w", io.ErrUnexpectedEOF) }
+func (*gzipMembers) none() error {
+	return errors.New("it has no bytes, and gzip of nothing has: it is cut")
+}
 
 func (g *gzipMembers) next() (io.Reader, error) {
 	var err error

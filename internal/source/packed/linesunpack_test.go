@@ -485,3 +485,20 @@ func TestAStoreThatFailsIsTheCauseInFrames(t *testing.T) {
 		}
 	}
 }
+
+// A file whose first frame is cut within its head is damaged: no look ahead makes an empty file of it.
+func TestFramesThatAreCutInTheirHeads(t *testing.T) {
+	for path, whole := range map[string][]byte{"/d/a.gz": gzipped(t, []byte("one\ntwo\n")),
+		"/d/a.zst": zstded(t, []byte("one\ntwo\n"))} { // order-free: each by itself
+		for n := 1; n < len(whole); n++ {
+			lines := 0
+			err := forLines(t.Context(), path, bytes.NewReader(whole[:n]), int64(n), false, func(line) error {
+				lines++
+				return nil
+			})
+			if err == nil || lines > 2 || !strings.Contains(err.Error(), "it is cut") {
+				t.Errorf("%d of %d bytes of %s are %d lines: %v", n, len(whole), path, lines, err)
+			}
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
 
+	"larder/internal/errs"
 	"larder/internal/spool"
 )
 
@@ -157,6 +158,9 @@ func (u *unpackedShard) readHead() error {
 
 // cut is the error of a file that ends too early.
 func cut(err error) error {
+	if _, ok := errors.AsType[*errs.Error](err); ok { // a store has said what failed
+		return err
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it is cut")
 	}

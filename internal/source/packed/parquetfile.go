@@ -116,7 +116,7 @@ func (parquetFiles) Schema(
 		}
 		f, err := open(path)
 		if err != nil {
-			errs[i] = err
+			errs[i] = named(path, err)
 			continue
 		}
 		t, err := openParquet(a, f, f.Len(), s)

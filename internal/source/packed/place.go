@@ -114,6 +114,16 @@ func (a *Address) names(dir string) ([]string, error) {
 
 // readSmall reads a regular file of at most so many bytes. Opening what is no file does not hang.
 func (a *Address) readSmall(path string, most int64) ([]byte, error) {
+	b, err := readWhole(a, path, most)
+	if err == nil {
+		if err = StandsIn(b); err != nil {
+			return nil, fmt.Errorf("%q: %w", path, err)
+		}
+	}
+	return b, err
+}
+
+func readWhole(a *Address, path string, most int64) ([]byte, error) {
 	if a.At != nil {
 		return a.At.Read(path, most)
 	}

@@ -162,7 +162,7 @@ func (s *tfSeen) file(ctx context.Context, path string, open func(string) (Other
 	s.keys = map[string]*tfKey{}
 	f, err := open(path)
 	if err != nil {
-		return err
+		return named(path, err)
 	}
 	defer f.Close()
 	var e example

@@ -184,12 +184,18 @@ var llmMagic = map[uint32]record.DType{20240520: record.Uint16, 20240801: record
 
 // bin looks at a file of llm.c, or of ids alone.
 func (t *tokenFile) bin(r io.ReaderAt, size int64, asked record.DType) error {
-	var head [12]byte
-	if size >= int64(len(head)) {
-		if _, err := r.ReadAt(head[:], 0); err != nil {
-			return fmt.Errorf("read its header: %w", err)
-		}
-		d, ok := llmMagic[binary.LittleEndian.Uint32(head[:])]
+	head := make([]byte, min(size, standInHead))
+	if err := readFull(r, head, 0); err != nil {
+		return fmt.Errorf("read its header: %w", err)
+	}
+	if err := StandsIn(head); err != nil {
+		return err
+	}
+	if len(head) >= 4 && len(head) < 12 && llmMagic[binary.LittleEndian.Uint32(head)] != 0 {
+		return fmt.Errorf("it has %d bytes of the %d that a header of llm.c has: it is cut", size, llmHeader)
+	}
+	if len(head) >= 12 {
+		d, ok := llmMagic[binary.LittleEndian.Uint32(head)]
 		n := int64(binary.LittleEndian.Uint32(head[8:]))
 		if v := binary.LittleEndian.Uint32(head[4:]); ok && v >= 1 && v <= 7 { // ids alone hardly begin like this
 			if size < llmHeader {

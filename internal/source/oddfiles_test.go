@@ -1,0 +1,170 @@
+package source
+
+import (
+	"archive/zip"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"larder/internal/errs"
+)
+
+// oneFile is a dataset whose files are all alike: the uri with the folder, the suffix of a file, and a whole one.
+type oneFile struct{ uri, ext, good string }
+
+// oneFiles are a file of each format and packing that lists a folder.
+func oneFiles(t *testing.T) map[string]oneFile {
+	t.Helper()
+	data := func(name string) string {
+		b, err := os.ReadFile(filepath.Join("packed", "testdata", name))
+		must(t, err)
+		return string(b)
+	}
+	gz := func(s string) string { return string(gzipOf(t, []byte(s))) }
+	zst := func(s string) string { return string(zstdOf(t, []byte(s))) }
+	tar, lines, rows, text := tarOfTexts(t, 3), "{\"x\": 1}\n{\"x\": 2}\n", "x,y\n1,2\n3,4\n", "one\ntwo\nthree\n"
+	mds := mdsFile(t, "a", "bc", "def")
+	return map[string]oneFile{
+		"tar":        {"wds:%s?fields=txt", ".tar", tar},
+		"tar.gz":     {"wds:%s?fields=txt", ".tar.gz", gz(tar)},
+		"tgz":        {"wds:%s?fields=txt", ".tgz", gz(tar)},
+		"tar.zst":    {"wds:%s?fields=txt", ".tar.zst", zst(tar)},
+		"tar images": {"wds:%s", ".tar", shard(t, "1=1", "2=0")},
+		"mds":        {"mds:%s?fields=text", ".mds", mds},
+		"mds.gz":     {"mds:%s?fields=text", ".mds.gz", gz(mds)},
+		"mds.zstd":   {"mds:%s?fields=text", ".mds.zstd", zst(mds)},
+		"npy":        {"npy:%s", ".npy", npyFile(9)},
+		"npz":        {"npz:%s", ".npz", zipOf(t, zip.Store, "x.npy", npyFile(5))},
+		"tokens":     {"tokens:%s?seq_len=3", ".npy", ids("<u2", 40)},
+		"tokens bin": {"tokens:%s?seq_len=3", ".bin", "\x01\x00\x02\x00\x03\x00\x04\x00\x05\x00"},
+		"jsonl":      {"jsonl:%s", ".jsonl", lines},
+		"jsonl.gz":   {"jsonl:%s", ".jsonl.gz", gz(lines)},
+		"jsonl.zst":  {"jsonl:%s", ".jsonl.zst", zst(lines)},
+		"csv":        {"csv:%s", ".csv", rows},
+		"csv.gz":     {"csv:%s", ".csv.gz", gz(rows)},
+		"csv.zst":    {"csv:%s", ".csv.zst", zst(rows)},
+		"text":       {"text:%s", ".txt", text},
+		"text.gz":    {"text:%s", ".txt.gz", gz(text)},
+		"text.zst":   {"text:%s", ".txt.zst", zst(text)},
+		"fasta":      {"fasta:%s", ".fa", ">a\nACGT\n>b\nMKV\n"},
+		"fasta.bgz":  {"fasta:%s", ".fa.bgz", bgzipped(t, ">a\nACGT\n>b\nMKV\n")},
+		"lmdb":       {"lmdb:%s/{a,b}.mdb", ".mdb", data("data.mdb")},
+		"arrow":      {"hf:%s/{a,b}.arrow", ".arrow", data("rows.arrow")},
+		"parquet":    {"parquet:%s", ".parquet", parquetFile(t, 10)},
+		"tfrecord":   {"tfrecord:%s", ".tfrecord", data("examples.tfrecord")},
+		"tf of gzip": {"tfrecord:%s", ".tfrecord", gz(data("examples.tfrecord"))},
+		"beton":      {"beton:%s?fields=label,blob,x,a", ".beton", data("five.beton")},
+		"imagefiles": {"imagefiles:%s", ".csv", "path,label\nx/1.jpg,1\n"},
+		"list.gz":    {"imagefiles:%s", ".csv.gz", gz("path,label\nx/1.jpg,1\n")},
+	}
+}
+
+// lay writes a whole file a, and a file b that holds something else, and returns the uri of both.
+func (f *oneFile) lay(t *testing.T, root, b string) string {
+	t.Helper()
+	write(t, root, "x/1.jpg", "image")
+	write(t, root, "x/2.jpg", "image")
+	write(t, root, "a"+f.ext, f.good)
+	write(t, root, "b"+f.ext, b)
+	if strings.HasPrefix(f.uri, "mds:") {
+		write(t, root, "index.json", mdsIndexOf(f.ext, len(mdsFile(t, "a", "bc", "def"))))
+	}
+	return fmt.Sprintf(f.uri, root)
+}
+
+// lines reports whether a file is read from its first line on and has no head, so that any part of it is a whole one.
+func (f *oneFile) lines() bool {
+	return slices.Contains([]string{".jsonl", ".csv", ".txt", ".fa", ".bin"}, f.ext)
+}
+
+// A file that is cut in its head is damaged, and the error names it: it is not taken for an empty one.
+func TestFilesThatAreCutInTheirHeads(t *testing.T) {
+	for name, f := range oneFiles(t) { // order-free: each by itself
+		if f.lines() {
+			continue
+		}
+		for _, n := range []int{1, 2, 3, 4, 6, 7, 8, 9, 11, 17, len(f.good)/2 + 1, len(f.good) - 1} {
+			c, _ := open(t, "")
+			_, err := c.Add(t.Context(), "", f.lay(t, t.TempDir(), f.good[:n]))
+			if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), "b"+f.ext) ||
+				strings.Contains(err.Error(), "a"+f.ext) {
+				t.Errorf("%s of %d of %d bytes: %v", name, n, len(f.good), err)
+			}
+		}
+	}
+}
+
+// pointer lies where Git LFS fetched no file.
+const pointer = "version https://git-lfs.github.com/spec/v1\n" +
+	"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+
+// Text that stands for another file is refused in every format, with what to do; also where it is the first file.
+func TestTextThatStandsForAFile(t *testing.T) {
+	page, xml := "download it again", `<?xml version="1.0" encoding="UTF-8"?>`+"\n<Error><Code>NoSuchKey</Code></Error>"
+	read := []string{".jsonl", ".csv", ".txt", ".fa", ".bin"} // formats that would read it as data
+	for name, f := range oneFiles(t) {                        // order-free: each by itself
+		for text, says := range map[string]string{pointer: "`git lfs pull`", xml: page,
+			"<!DOCTYPE html>\n<html lang=\"en\">\n": page, "\r\n<html>\r\n<head><title>404": page,
+			"\xef\xbb\xbf<HTML LANG=en>": page} { // order-free: each by itself
+			if says == page && !slices.Contains(read, f.ext) {
+				says = ""
+			}
+			for _, odd := range []string{"a", "b"} {
+				root := t.TempDir()
+				uri := f.lay(t, root, f.good)
+				write(t, root, odd+f.ext, text)
+				c, _ := open(t, "")
+				_, err := c.Add(t.Context(), "", uri)
+				if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), odd+f.ext) ||
+					!strings.Contains(err.Error(), says) {
+					t.Errorf("%s, %.20q as %s: %v", name, text, odd, err)
+				}
+			}
+		}
+	}
+}
+
+// A folder of images of which none was fetched is refused, in a store as well; a single pointer is one bad image.
+func TestImagesThatArePointers(t *testing.T) {
+	b, root := newBucket(t), t.TempDir()
+	for _, name := range []string{"x/1.jpg", "x/2.jpg", "y/3.png"} {
+		write(t, root, name, pointer)
+		b.put(t, "set/"+name, pointer)
+	}
+	stored, err := OpenCatalog(CatalogConfig{Stores: b.stores, Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	t.Cleanup(func() { must(t, stored.Close()) })
+	local, _ := open(t, "")
+	for uri, c := range map[string]*Catalog{"imagefolder:" + root: local,
+		"imagefolder:s3://data/set": stored} { // order-free: each by itself
+		if _, err := c.Add(t.Context(), "", uri); !errs.Is(err, errs.DatasetUnread) ||
+			!strings.Contains(err.Error(), "`git lfs pull`") || !strings.Contains(err.Error(), "x/1.jpg") {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+	write(t, root, "y/4.png", strings.Repeat("x", 4000))
+	d, err := local.Add(t.Context(), "", "imagefolder:"+root)
+	must(t, err)
+	if _, err := local.Probe(t.Context(), d.Object(0)); !errs.Is(err, errs.SampleBad) ||
+		!strings.Contains(err.Error(), "`git lfs pull`") {
+		t.Errorf("one of them: %v", err)
+	}
+}
+
+// mdsIndexOf is the index of two shards of so many bytes, a and b.
+func mdsIndexOf(ext string, size int) string {
+	one := func(name string) string {
+		packed := ""
+		if ext != ".mds" {
+			packed = fmt.Sprintf(`,"zip_data":{"basename":%q,"bytes":1}`, name+ext)
+		}
+		codec := map[string]string{".mds": `null`, ".mds.gz": `"gz"`, ".mds.zstd": `"zstd"`}[ext]
+		return fmt.Sprintf(`{"format":"mds","compression":%s,"samples":3,"raw_data":{"basename":%q,"bytes":%d}%s}`,
+			codec, name+".mds", size, packed)
+	}
+	return `{"version":2,"shards":[` + one("a") + "," + one("b") + `]}`
+}
