@@ -103,6 +103,14 @@ func (s *snapshot) packedNotes(ignored []Ignored) []string {
 	var notes []string
 	var parts []string
 	for _, k := range ignored {
+		if packed.IsLeftOutKind(k.Kind) {
+			files := count(k.Files) + " files"
+			if k.Files == 1 {
+				files = "1 file"
+			}
+			notes = append(notes, printable(packed.LeftOutNote(k.Kind, files)))
+			continue
+		}
 		parts = append(parts, count(k.Files)+" "+printable(k.Kind))
 	}
 	if len(parts) > 0 {

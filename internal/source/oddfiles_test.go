@@ -155,6 +155,97 @@ func TestImagesThatArePointers(t *testing.T) {
 	}
 }
 
+// Files that other programs leave in a folder are left out in every format, with a note; a uri that names one reads it.
+func TestFilesOfOtherPrograms(t *testing.T) {
+	for name, f := range oneFiles(t) { // order-free: each by itself
+		if strings.Contains(f.uri, "{") || strings.HasPrefix(f.uri, "mds:") { // they list no folder
+			continue
+		}
+		root := t.TempDir()
+		uri := f.lay(t, root, f.good)
+		if strings.HasPrefix(uri, "imagefiles:") {
+			must(t, os.Remove(root+"/b"+f.ext))
+		}
+		c, _ := open(t, "")
+		d, err := c.Add(t.Context(), "", uri)
+		must(t, err)
+		want, notes := keys(d), d.Notes()
+		odd := []string{"_tmp", "._a", ".~lock.a", "~$a", "_temporary/0/a", "_SUCCESS.x/a"}
+		for _, o := range odd {
+			write(t, root, o+f.ext, f.good)
+		}
+		for _, o := range []string{"_SUCCESS", ".a" + f.ext + ".crc", "a" + f.ext + ".tmp", "a" + f.ext + "._COPYING_"} {
+			write(t, root, o, f.good)
+		}
+		c, _ = open(t, "")
+		d, err = c.Add(t.Context(), "", uri)
+		must(t, err)
+		if !slices.Equal(keys(d), want) {
+			t.Errorf("%s: %q, and %q without them", name, keys(d), want)
+		}
+		told := d.Notes()
+		if len(told) != len(notes)+1 || !strings.Contains(strings.Join(told, "|"), " files of the folder left out by name") ||
+			!strings.Contains(strings.Join(told, "|"), "the first ._a"+f.ext) {
+			t.Errorf("%s: %q", name, told)
+		}
+		path, query, has := strings.Cut(f.uri, "?")
+		path = fmt.Sprintf(path, root) + "/_tmp" + f.ext
+		if has {
+			path += "?" + query
+		}
+		d, err = c.Add(t.Context(), "", path)
+		if err != nil || d.Len() == 0 {
+			t.Errorf("%s named itself: %v", name, err)
+		}
+	}
+}
+
+// What a folder leaves out is told of the folder as it is now, with a saved index as well, and is the same in a store.
+func TestLeftOutFilesFollowTheFolder(t *testing.T) {
+	root, index, b := t.TempDir(), t.TempDir(), newBucket(t)
+	put := func(name, content string) {
+		write(t, root, name, content)
+		b.put(t, "set/"+name, content)
+	}
+	put("a.jsonl", "{\"x\": 1}\n")
+	put("_b.jsonl", "{\"x\": 2}\n")
+	put("_temporary/c.jsonl", "{\"x\": 3}\n")
+	note := "1 file of the folder left out by name (_ or . first, or that of a copy), the first _b.jsonl; a uri that " +
+		"names such a file reads it"
+	for range 2 { // the index is saved
+		c, _ := open(t, index)
+		d, err := c.Add(t.Context(), "", "jsonl:"+root)
+		must(t, err)
+		if n := d.Notes(); d.Len() != 1 || !slices.Equal(n, []string{note}) {
+			t.Errorf("%d samples, %q", d.Len(), n)
+		}
+		must(t, c.Close())
+	}
+	stored, err := OpenCatalog(CatalogConfig{Stores: b.stores, Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	t.Cleanup(func() { must(t, stored.Close()) })
+	d, err := stored.Add(t.Context(), "", "jsonl:s3://data/set")
+	must(t, err)
+	if n := d.Notes(); d.Len() != 1 || !slices.Equal(n, []string{note}) {
+		t.Errorf("in a store: %d samples, %q", d.Len(), n)
+	}
+	must(t, os.Remove(root+"/_b.jsonl"))
+	write(t, root, "c.jsonl", "{\"x\": 4}\n")
+	c, _ := open(t, index)
+	d, err = c.Add(t.Context(), "", "jsonl:"+root)
+	must(t, err)
+	if n := d.Notes(); d.Len() != 2 || len(n) != 0 {
+		t.Errorf("afterwards %d samples, %q", d.Len(), n)
+	}
+	must(t, os.Remove(root+"/a.jsonl"))
+	must(t, os.Rename(root+"/c.jsonl", root+"/_c.jsonl"))
+	c, _ = open(t, "")
+	_, err = c.Add(t.Context(), "", "jsonl:"+root)
+	if err == nil || !strings.Contains(err.Error(), `such as "_c.jsonl"`) {
+		t.Errorf("none but such files: %v", err)
+	}
+}
+
 // mdsIndexOf is the index of two shards of so many bytes, a and b.
 func mdsIndexOf(ext string, size int) string {
 	one := func(name string) string {

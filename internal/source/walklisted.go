@@ -63,6 +63,7 @@ func (rs *rootState) walkListed(
 		m.s.lists = append(m.s.lists, dirRow{rel: r.rel, dev: r.st.dev, ino: r.st.ino, size: r.st.size, mtime: r.st.mtime,
 			live: true})
 	}
+	m.report(withLeftOut(packed.Found{}, was.left, true))
 	if err := m.classes(rs, w.a, w.rows); err != nil {
 		return nil, nil, err
 	}

@@ -57,7 +57,9 @@ func (rs *rootState) walkPacked(
 	if err != nil {
 		return nil, nil, err
 	}
-	format, files, beside, err := rs.listFiles(a)
+	listed := a
+	listed.Left = &packed.LeftOut{}
+	format, files, beside, err := rs.listFiles(listed)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,7 +77,7 @@ func (rs *rootState) walkPacked(
 		return nil, nil, err
 	}
 	if f, ok := rs.format.(packed.Listing); ok {
-		return rs.walkListed(ctx, f, &packedWalk{a, at, rows}, merger{old: old, metaOf: meta})
+		return rs.walkListed(ctx, f, &packedWalk{a, at, rows}, merger{old: old, metaOf: meta, left: listed.Left})
 	}
 	log := how.log
 	if how.force { // also in a store: a version may be the size alone, and what was kept may be wrong
@@ -103,7 +105,8 @@ func (rs *rootState) walkPacked(
 	if err := rs.scanFiles(ctx, &scan{a: a, format: format, schema: &schema, log: log}, rows[:len(files)]); err != nil {
 		return nil, nil, err
 	}
-	return rs.mergePacked(a, merger{old: old, metaOf: meta, schema: schema, beside: rows[len(files):]}, rows)
+	return rs.mergePacked(a, merger{old: old, metaOf: meta, left: listed.Left, schema: schema, beside: rows[len(files):]},
+		rows)
 }
 
 // listFiles are the files of the address, and the format that scans them.
@@ -302,8 +305,9 @@ func (rs *rootState) unchangedFiles(ctx context.Context, s *snapshot) (bool, err
 
 // merger puts the next version of packed files together.
 type merger struct {
-	schema record.Schema // of the next version
-	beside []scanned     // files that its records depend on, and that hold no samples
+	left   *packed.LeftOut // when the files were listed
+	schema record.Schema   // of the next version
+	beside []scanned       // files that its records depend on, and that hold no samples
 	s      *snapshot
 	old    *snapshot
 	metaOf func(ident.SampleID) fileMeta
@@ -349,6 +353,7 @@ func (rs *rootState) mergePacked(a packed.Address, was merger, rows []scanned) (
 		if r.same == 0 {
 			d.found = r.found
 		}
+		d.found = withLeftOut(d.found, was.left, i == 0)
 		m.report(d.found)
 		var ids []ident.SampleID
 		if k < len(known) {
@@ -359,6 +364,20 @@ func (rs *rootState) mergePacked(a packed.Address, was merger, rows []scanned) (
 		}
 	}
 	return m.finish(rs)
+}
+
+// withLeftOut adds the files that a folder does not stand for to those found in its first file, and to no other.
+func withLeftOut(f packed.Found, left *packed.LeftOut, first bool) packed.Found {
+	is := func(kind string, _ int) bool { return packed.IsLeftOutKind(kind) }
+	out := packed.Found{Skipped: maps.Clone(f.Skipped), Without: f.Without}
+	maps.DeleteFunc(out.Skipped, is)
+	if first && left.Files > 0 {
+		if out.Skipped == nil {
+			out.Skipped = map[string]int{}
+		}
+		out.Skipped[left.Kind()] = left.Files
+	}
+	return out
 }
 
 // classes fills the list of classes; those that there were keep their labels.

@@ -66,15 +66,10 @@ func (a *Address) listedAny(dir string, suffixes []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	for _, n := range names {
-		if !strings.HasSuffix(n, "/") && !strings.HasPrefix(n, ".") && hasSuffix(n, suffixes) {
-			out = append(out, filepath.Join(dir, n))
-		}
-	}
-	slices.Sort(out)
+	fits := func(name string) bool { return hasSuffix(name, suffixes) }
+	out := a.Left.choose(dir, names, fits)
 	if len(out) == 0 {
-		return nil, fmt.Errorf("folder %q has no file that ends in %s", a.Place+dir, strings.Join(suffixes, ", "))
+		return nil, hasNo(a, dir, "file that ends in "+strings.Join(suffixes, ", "), names, fits)
 	}
 	return out, nil
 }

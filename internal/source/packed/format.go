@@ -132,6 +132,7 @@ type Address struct {
 	Args   map[string]string // such as split=test
 	Place  string            // the store that holds it, such as s3://bucket: Path is a path in it; "" = the file system
 	At     Place             // to look at that store; nil = the file system
+	Left   *LeftOut          // counts what lists of folders leave out; nil = it is not asked for
 }
 
 // String is the canonical uri.

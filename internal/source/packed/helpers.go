@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -163,17 +162,15 @@ func someFiles(a Address, what string, fits func(name string) bool) ([]string, e
 
 // fitting are the files of a folder that fit, sorted.
 func (a *Address) fitting(dir, what string, fits func(name string) bool) ([]string, error) {
-	all, err := a.listed(dir, "")
+	names, err := a.names(dir)
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(p string) bool {
-		return !fits(filepath.Base(p)) || strings.HasSuffix(p, "/") || a.At == nil && a.isDir(p)
-	})
-	if len(all) == 0 {
-		return nil, fmt.Errorf("folder %q has no %s", dir, what)
+	out := slices.DeleteFunc(a.Left.choose(dir, names, fits), func(p string) bool { return a.At == nil && a.isDir(p) })
+	if len(out) == 0 {
+		return nil, hasNo(a, dir, what, names, fits)
 	}
-	return all, nil
+	return out, nil
 }
 
 // compressedName reports whether a name says that the file is compressed as a whole.

@@ -32,7 +32,7 @@ func (parquetFiles) Files(a Address) (files, beside []string, err error) {
 		if a.At != nil {
 			return nil, nil, fmt.Errorf("%q: * is for folders only; in a store name the folder, or write {0..9}", part)
 		}
-		some, err := filepath.Glob(part)
+		some, err := a.Left.globbed(part)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%q: %w", part, err)
 		}

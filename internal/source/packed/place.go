@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -76,25 +75,6 @@ func (a *Address) exists(path string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// listed are the files of a folder with a suffix, sorted.
-func (a *Address) listed(dir, suffix string) ([]string, error) {
-	names, err := a.names(dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, n := range names {
-		if strings.HasSuffix(n, suffix) && !strings.HasPrefix(n, ".") {
-			out = append(out, filepath.Join(dir, n))
-		}
-	}
-	slices.Sort(out)
-	if len(out) == 0 {
-		return nil, fmt.Errorf("folder %q has no %s", a.Place+dir, suffix)
-	}
-	return out, nil
 }
 
 func (a *Address) names(dir string) ([]string, error) {

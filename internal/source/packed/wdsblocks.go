@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"larder/internal/record"
@@ -191,22 +189,12 @@ func (a *Address) tarsOf(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plain, packed []string
-	for _, n := range names {
-		switch {
-		case strings.HasPrefix(n, "."):
-		case strings.HasSuffix(n, ".tar"):
-			plain = append(plain, filepath.Join(dir, n))
-		case isPackedTar(n):
-			packed = append(packed, filepath.Join(dir, n))
-		}
+	isPlain := func(name string) bool { return strings.HasSuffix(name, ".tar") }
+	if out := a.Left.choose(dir, names, isPlain); len(out) > 0 {
+		return out, nil
 	}
-	if len(plain) == 0 {
-		plain = packed
+	if out := a.Left.choose(dir, names, isPackedTar); len(out) > 0 {
+		return out, nil
 	}
-	slices.Sort(plain)
-	if len(plain) == 0 {
-		return nil, fmt.Errorf("folder %q has no .tar", a.Place+dir)
-	}
-	return plain, nil
+	return nil, hasNo(a, dir, ".tar", names, isTar)
 }
