@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"larder/internal/errs"
+	"larder/internal/source/packed"
 )
 
 // oneFile is a dataset whose files are all alike: the uri with the folder, the suffix of a file, and a whole one.
@@ -243,6 +244,105 @@ func TestLeftOutFilesFollowTheFolder(t *testing.T) {
 	_, err = c.Add(t.Context(), "", "jsonl:"+root)
 	if err == nil || !strings.Contains(err.Error(), `such as "_c.jsonl"`) {
 		t.Errorf("none but such files: %v", err)
+	}
+}
+
+// A part without samples is nothing, and no damage: the samples are those of the other files, wherever it lies.
+func TestEmptyParts(t *testing.T) {
+	odd := func(name string) string {
+		b, err := os.ReadFile(filepath.Join("packed", "testdata", "odd", name))
+		must(t, err)
+		return string(b)
+	}
+	gz, zst := string(gzipOf(t, nil)), string(zstdOf(t, nil))
+	zeros := strings.Repeat("\x00", 10240)
+	empty := map[string][]string{ // whole files without a sample
+		"tar": {zeros, zeros[:1024]}, "tar.gz": {string(gzipOf(t, []byte(zeros)))},
+		"tar.zst": {string(zstdOf(t, []byte(zeros)))}, "tar images": {zeros},
+		"jsonl": {"", "\n"}, "jsonl.gz": {gz}, "jsonl.zst": {zst, ""}, "csv": {"", "x,y\n"}, "csv.gz": {gz},
+		"csv.zst": {zst, ""}, "text": {""}, "text.gz": {gz}, "text.zst": {zst, ""}, "tfrecord": {"", gz},
+		"parquet": {odd("none.parquet"), odd("none-null.parquet")}, "arrow": {odd("none.arrow")},
+		"npy": {strings.Replace(npyFile(0), "(9,", "(0,", 1)}, "tokens": {ids("<u2", 0)}, "tokens bin": {""},
+		"imagefiles": {"", "path,label\n"}, "list.gz": {gz},
+	}
+	files := oneFiles(t)
+	for name, parts := range empty { // order-free: each by itself
+		f := files[name]
+		for i, part := range parts {
+			for _, at := range []string{"a", "b"} {
+				root := t.TempDir()
+				uri := f.lay(t, root, f.good)
+				write(t, root, map[string]string{"a": "b", "b": "a"}[at]+f.ext, f.good)
+				write(t, root, at+f.ext, part)
+				c, _ := open(t, "")
+				d, err := c.Add(t.Context(), "", uri)
+				if err != nil {
+					t.Errorf("%s, %d, as %s: %v", name, i, at, err)
+					continue
+				}
+				if d.Len() == 0 || len(recordsOf(t, c, d)) != d.Len() {
+					t.Errorf("%s, %d, as %s: %d samples", name, i, at, d.Len())
+				}
+			}
+		}
+	}
+}
+
+// Row groups of Parquet and batches of Arrow without rows are nothing, wherever they lie. pyarrow wrote the files: the
+// rows (1, a, an image), (2, b, "2"), (3, c, "3"), once or twice.
+func TestEmptyRowGroupsAndBatches(t *testing.T) {
+	for name, want := range map[string]string{"groups-first.parquet": "123", "groups-mid.parquet": "123123",
+		"groups-last.parquet": "123", "groups-two.parquet": "123", "batches-first.arrow": "123",
+		"batches-mid.arrow": "123123"} { // order-free: each by itself
+		scheme := map[string]string{".parquet": "parquet:", ".arrow": "hf:"}[filepath.Ext(name)]
+		path, err := filepath.Abs(filepath.Join("packed", "testdata", "odd", name))
+		must(t, err)
+		c, _ := open(t, "")
+		d, err := c.Add(t.Context(), "", scheme+path)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := ""
+		for i := range d.Len() {
+			got += fmt.Sprint(fieldOf(t, c, d, sampleID(i), "x")[0])
+		}
+		if got != want || !packed.IsImage(&d.Schema().Fields[2]) {
+			t.Errorf("%s: %s of %v", name, got, d.Schema())
+		}
+	}
+}
+
+// What a file is compressed, encoded or encrypted with is told when it is indexed, with its name, and not of each row.
+// A column that is not asked for does not count.
+func TestPropertiesOfAFileAreToldAtItsIndex(t *testing.T) {
+	for name, says := range map[string]string{
+		"parquet:lz4.parquet":                    `column "x" is compressed with the codec LZ4_RAW`,
+		"parquet:lz4-text.parquet":               `column "s" is compressed with the codec LZ4_RAW`,
+		"parquet:lz4-text.parquet?fields=s,x":    `column "s" is compressed with the codec LZ4_RAW`,
+		"parquet:lz4-text.parquet?fields=x":      "",
+		"parquet:encrypted.parquet":              "it is encrypted",
+		"parquet:encrypted-column.parquet":       "it is encrypted",
+		"parquet:encrypted-column.parquet?raw=s": "it is encrypted",
+		"parquet:split.parquet":                  "",
+		"hf:lz4.arrow":                           "its values are compressed; save it without compression",
+	} { // order-free: each by itself
+		scheme, file, _ := strings.Cut(name, ":")
+		path, err := filepath.Abs(filepath.Join("packed", "testdata", "odd"))
+		must(t, err)
+		c, _ := open(t, "")
+		d, err := c.Add(t.Context(), "", scheme+":"+path+"/"+file)
+		if says == "" {
+			if err != nil || len(recordsOf(t, c, d)) != 3 {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		file, _, _ = strings.Cut(file, "?")
+		if !errs.Is(err, errs.DatasetUnread) || !strings.Contains(err.Error(), says) ||
+			!strings.Contains(err.Error(), file) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -77,6 +77,9 @@ func hfFiles(a Address) (data []string, indices, state string, err error) {
 	if err != nil {
 		return nil, "", "", err
 	}
+	if err := validJSON(b); err != nil {
+		return nil, "", "", fmt.Errorf("%s: %w", state, err)
+	}
 	var s hfState
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, "", "", fmt.Errorf("%s: %w", state, err)
@@ -196,25 +199,22 @@ func openTable(
 	return t, nil
 }
 
-// add adds the rows of a file.
+// add adds the rows of a file. One without rows is nothing, whatever its columns are.
 func (t *arrowTable) add(ctx context.Context, a Address, schema *record.Schema, r io.ReaderAt, size int64) error {
 	f, err := arrow.Open(ctx, r, size)
 	if err != nil {
 		return err
 	}
+	if f.Rows() == 0 {
+		return nil
+	}
 	features := hfFeatures(f.Schema.Meta)
 	one := arrowColumns{fields: f.Schema.Fields, features: features}
 	one.isImage = func(c *arrowColumn) (bool, error) {
-		if f.Rows() == 0 {
-			return false, nil
-		}
 		v, err := t.value(f, c, 0)
 		return err == nil && isImageFile(v.Data), nil // what is wrong with the value is said when it is read
 	}
 	one.isSound = func(c *arrowColumn) (bool, error) {
-		if f.Rows() == 0 {
-			return false, nil
-		}
 		v, err := t.value(f, c, 0)
 		return err == nil && isSoundFile(v.Data), nil
 	}

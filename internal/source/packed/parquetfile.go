@@ -52,16 +52,27 @@ func (p parquetFiles) Names(a Address) ([]string, error) {
 	if err != nil || len(files) == 0 || a.At != nil { // an address reads small files only, of a place
 		return nil, err
 	}
-	o, err := openPlain(files[0])
+	for _, path := range files {
+		names, rows, err := p.namesIn(a, path)
+		if err != nil || rows {
+			return names, err
+		}
+	}
+	return nil, nil
+}
+
+// namesIn are the classes that one file names; rows = it has some, so that no other file is asked.
+func (parquetFiles) namesIn(a Address, path string) (names []string, rows bool, err error) {
+	o, err := openPlain(path)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer o.Close()
 	t, err := openParquet(a, o, o.Len(), nil)
 	if err != nil {
-		return nil, nil // Schema says what is wrong
+		return nil, true, nil // Schema refuses the file
 	}
-	return classesOf(t.columns, t.features), nil
+	return classesOf(t.columns, t.features), !t.noRows(), nil
 }
 
 // parquetTable is an open file and its records' columns.
@@ -71,7 +82,7 @@ type parquetTable struct {
 	columns []arrowColumn
 }
 
-// openParquet opens a file. schema is that of the dataset; nil = it is to be found.
+// openParquet opens a file. schema is that of the dataset; nil = it is to be found. One without rows has no columns.
 func openParquet(a Address, r interface {
 	ReadAt([]byte, int64) (int, error)
 }, size int64, schema *record.Schema) (*parquetTable, error) {
@@ -80,20 +91,42 @@ func openParquet(a Address, r interface {
 		return nil, err
 	}
 	t := &parquetTable{File: f, arrowColumns: arrowColumns{fields: f.Fields, features: hfFeatures(f.Meta)}}
+	if t.noRows() {
+		return t, nil
+	}
 	t.isImage = func(c *arrowColumn) (bool, error) { return t.first(c, isImageFile) }
 	t.isSound = func(c *arrowColumn) (bool, error) { return t.first(c, isSoundFile) }
-	t.columns, err = t.like(a, schema)
+	if t.columns, err = t.like(a, schema); err != nil {
+		return t, err
+	}
+	err = t.Readable(t.leaves())
 	return t, err
+}
+
+// leaves are the columns of the file that the records are made of.
+func (t *parquetTable) leaves() []*arrow.Field {
+	sources := sourcesOf(t.columns)
+	out := make([]*arrow.Field, len(sources))
+	for i := range sources {
+		out[i], _ = sources[i].column.at(t.Fields)
+	}
+	return out
+}
+
+// noRows reports whether a file has no row. Such a file is nothing, whatever its columns are.
+func (t *parquetTable) noRows() bool {
+	return !slices.ContainsFunc(t.Groups, func(g parquet.Group) bool { return g.Rows > 0 })
 }
 
 // first looks at the first value of a column.
 func (t *parquetTable) first(c *arrowColumn, is func([]byte) bool) (bool, error) {
-	if len(t.Groups) == 0 || t.Groups[0].Rows == 0 {
-		return false, nil
-	}
+	group := slices.IndexFunc(t.Groups, func(g parquet.Group) bool { return g.Rows > 0 })
 	leaf, _ := c.at(t.Fields)
+	if group < 0 || t.Readable([]*arrow.Field{leaf}) != nil {
+		return false, nil // openParquet refuses a column that is asked for
+	}
 	fits := false
-	err := t.Each(context.Background(), 0, []*arrow.Field{leaf}, func(_ int64, cells []parquet.Cell) error {
+	err := t.Each(context.Background(), group, []*arrow.Field{leaf}, func(_ int64, cells []parquet.Cell) error {
 		fits = is(cells[0].Data)
 		return errEnough
 	})
@@ -131,7 +164,7 @@ func (parquetFiles) Schema(
 		for _, g := range t.Groups {
 			rows += g.Rows
 		}
-		if s == nil {
+		if s == nil && !t.noRows() {
 			first := schemaOf(t.columns)
 			s = &first
 		}
@@ -157,8 +190,14 @@ func (parquetFiles) Scan(ctx context.Context, a Address, f File, emit func(Sampl
 	if err != nil {
 		return Found{}, err
 	}
+	if t.noRows() {
+		return Found{}, nil
+	}
 	label := tableLabel(f.Schema, t.features)
 	for i, g := range t.Groups {
+		if g.Rows == 0 {
+			continue
+		}
 		size := g.Bytes/max(g.Rows, 1) + rowHead*int64(len(t.columns)+1)
 		labels, err := t.labels(ctx, i, label)
 		if err != nil {
@@ -245,11 +284,7 @@ func (r *parquetRows) Record(ctx context.Context, dst []byte, s Sample) ([]byte,
 
 // make adds the records of a row group.
 func (r *parquetRows) make(ctx context.Context, group int, w spool.Writer) error {
-	sources := sourcesOf(r.columns)
-	leaves := make([]*arrow.Field, len(sources))
-	for i := range sources {
-		leaves[i], _ = sources[i].column.at(r.Fields)
-	}
+	sources, leaves := sourcesOf(r.columns), r.leaves()
 	values := make([]record.Content, len(r.columns))
 	first := r.Groups[group].First
 	var blob []byte

@@ -150,7 +150,7 @@ func tryOut(codec format.CompressionCodec, b []byte, size int64) error {
 		}
 	case format.Brotli:
 		got, err = count(brotli.NewReader(bytes.NewReader(b)), size)
-	default: // parquet-go 0.32 loses what it decodes of LZ4, where that is less than three times as long
+	default: // Readable says so before a page is read
 		err = fmt.Errorf("larder does not read the codec %s; write the file with snappy or zstd", codec)
 	}
 	if err == nil && got != size {

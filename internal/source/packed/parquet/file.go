@@ -60,7 +60,7 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 	n := int64(binary.LittleEndian.Uint32(tail[:]))
 	switch {
 	case string(tail[4:]) == "PARE":
-		return nil, errors.New("it is encrypted, which larder does not read")
+		return nil, errEncrypted
 	case string(tail[4:]) != "PAR1":
 		return nil, errors.New("it does not end as a Parquet file: it is cut, or no Parquet file")
 	case n > size-12 || n > maxFooter:
@@ -76,7 +76,7 @@ func Open(r io.ReaderAt, size int64) (f *File, err error) {
 	file, err := pq.OpenFile(r, size, &pq.FileConfig{SkipPageIndex: true, SkipBloomFilters: true,
 		ReadBufferSize: 64 << 10})
 	if err != nil {
-		return nil, err
+		return nil, whyNotOpened(footer, err)
 	}
 	f = &File{r: r, size: size, footer: n, file: file, meta: file.Metadata(), Meta: map[string]string{}}
 	for _, pair := range f.meta.KeyValueMetadata {
@@ -129,7 +129,7 @@ func readAt(r io.ReaderAt, b []byte, off int64) error {
 	return nil
 }
 
-// groups checks what the footer says of row groups.
+// groups checks what the footer says of row groups. One without rows may have no pages, and columns without a place.
 func (f *File) groups() error {
 	at := int64(0)
 	for i := range f.meta.RowGroups {
@@ -141,6 +141,9 @@ func (f *File) groups() error {
 		for k := range g.Columns {
 			c := &g.Columns[k].MetaData
 			from, n := chunkAt(c)
+			if g.NumRows == 0 && c.NumValues == 0 {
+				continue // no page of it is read
+			}
 			if from < 4 || n < 0 || from > f.size || n > f.size-from || c.TotalUncompressedSize < 0 || c.NumValues < 0 ||
 				c.TotalUncompressedSize > maxRows {
 				return fmt.Errorf("row group %d: column %d says %d bytes at %d of %d", i, k, n, from, f.size)
@@ -220,6 +223,9 @@ func (f *File) Each(
 ) (err error) {
 	defer guard(&err)
 	g := f.Groups[group]
+	if g.Rows == 0 {
+		return ctx.Err()
+	}
 	chunks := f.file.RowGroups()[group].ColumnChunks()
 	readers := make([]*columnReader, 0, len(columns))
 	defer func() {
