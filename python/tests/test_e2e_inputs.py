@@ -4,6 +4,7 @@ classes without any.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import threading
@@ -224,3 +225,55 @@ def test_values_are_what_files_say(real, tmp_path, monkeypatch):
     assert batch["label"].tolist() == [0]
     (said,) = heard(real=real, uri=f"csv:{tmp_path}/b.csv", batch_size=4, job="told")
     assert 'column "label" of b.csv is text: row 4 has "cat"' in said
+
+
+ODD = Path(__file__).resolve().parents[2] / "internal/source/packed/testdata/odd"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345\n"
+
+
+def test_properties_of_a_file_are_told_once(real, tmp_path):
+    """A codec that is not read was told of each row: on_error="skip" gave an empty epoch."""
+    shutil.copy(ODD / "lz4.parquet", tmp_path / "a.parquet")
+    with pytest.raises(larder.NotFoundError, match="codec LZ4_RAW") as e:
+        real(f"parquet:{tmp_path}", batch_size=2, on_error="skip")
+    assert "a.parquet" in str(e.value)
+
+
+def test_whole_numbers_of_json_are_exact(real, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 18446744073709551615, "t": 9007199254740993}\n')
+    (tmp_path / "b.jsonl").write_text('{"n": 9007199254740993, "t": 0.5}\n')
+    batch = next(iter(real(f"jsonl:{tmp_path}", batch_size=2)))
+    assert batch["n"].dtype == np.uint64
+    assert batch["n"].tolist() == [18446744073709551615, 9007199254740993]
+    assert list(batch["t"]) == ["9007199254740993", "0.5"]
+
+
+def test_what_lies_in_the_place_of_a_file_is_refused(real, tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    for name, content, says in (
+        ("b.csv.gz", gzip.compress(b"x,y\n3,4\n")[:6], "it is cut"),
+        ("b.csv", POINTER.encode(), "git lfs pull"),
+        ("b.csv", b"<!DOCTYPE html>\n<html>\n", "web page"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(larder.NotFoundError, match=says) as e:
+            real(f"csv:{tmp_path}", batch_size=2)
+        assert name in str(e.value)
+        (tmp_path / name).unlink()
+    (tmp_path / "c.jsonl").write_text('{"x": "a"}\n{"x": "a\\ud83d b"}\n')
+    with pytest.raises(larder.NotFoundError, match=r"line 2.*half of a character"):
+        real(f"jsonl:{tmp_path}", batch_size=2)
+
+
+def test_files_of_other_programs_are_left_out_with_a_warning(real, tmp_path, monkeypatch):
+    monkeypatch.setattr(_registration, "_warned", set())
+    for name in ("a.parquet", "_tmp.parquet", "._a.parquet"):
+        shutil.copy(ODD / "groups-two.parquet", tmp_path / name)
+    said = heard(real=real, uri=f"parquet:{tmp_path}?fields=x", batch_size=8, job="warned")
+    assert len(said) == 1
+    assert "2 files of the folder left out by name" in said[0]
+    assert "._a.parquet" in said[0]
+    batch = next(iter(real(f"parquet:{tmp_path}?fields=x", batch_size=8, job="rows")))
+    assert batch["x"].tolist() == [1, 2, 3]
+    batch = next(iter(real(f"parquet:{tmp_path}/_tmp.parquet?fields=x", batch_size=8, job="itself")))
+    assert batch["x"].tolist() == [1, 2, 3]
