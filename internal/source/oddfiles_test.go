@@ -147,6 +147,15 @@ func TestImagesThatArePointers(t *testing.T) {
 			t.Errorf("%s: %v", uri, err)
 		}
 	}
+	write(t, root, "list.csv", "path\nx/1.jpg\ny/3.png\n")
+	b.put(t, "set/list.csv", "path\nx/1.jpg\ny/3.png\n")
+	for uri, c := range map[string]*Catalog{"imagefiles:" + root + "/list.csv": local,
+		"imagefiles:s3://data/set/list.csv": stored} { // order-free: each by itself
+		if _, err := c.Add(t.Context(), "", uri); !errs.Is(err, errs.DatasetUnread) ||
+			!strings.Contains(err.Error(), "`git lfs pull`") || !strings.Contains(err.Error(), "x/1.jpg") {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
 	write(t, root, "y/4.png", strings.Repeat("x", 4000))
 	d, err := local.Add(t.Context(), "", "imagefolder:"+root)
 	must(t, err)

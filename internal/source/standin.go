@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,7 @@ func refusePointers(ctx context.Context, c *Catalog, root string, w *walkResult)
 	var first *walkedFile
 	for _, d := range w.dirs {
 		for i := range d.files {
-			if n := d.files[i].size; n < leastStandIn || n > mostStandIn {
+			if !maybePointer(d.files[i].size) {
 				return nil
 			}
 			if first == nil {
@@ -42,11 +43,35 @@ func refusePointers(ctx context.Context, c *Catalog, root string, w *walkResult)
 	if err != nil {
 		return nil // a read of the image fails as well
 	}
+	return pointerError(root, path, b)
+}
+
+func maybePointer(size int64) bool { return size >= leastStandIn && size <= mostStandIn }
+
+// pointerError is the error of a dataset whose first image has some bytes; nil = they are no pointer.
+func pointerError(dataset, path string, b []byte) error {
 	if err := packed.IsPointer(bytes.NewReader(b), int64(len(b))); err != nil {
-		return errs.New(errs.DatasetUnread, printable(root), "run `git lfs pull` in the repository", "index %s: %s",
-			printable(root), printable(path)).Because(err)
+		return errs.New(errs.DatasetUnread, printable(dataset), "run `git lfs pull` in the repository", "index %s: %s",
+			printable(dataset), printable(path)).Because(err)
 	}
 	return nil
+}
+
+// refuseListed is refusePointers of images that lists name.
+func refuseListed(rs *rootState, images []listedImage, at *storePlace) error {
+	if len(images) == 0 || slices.ContainsFunc(images, func(x listedImage) bool { return !maybePointer(x.meta.size) }) {
+		return nil
+	}
+	path := join(rs.root, images[0].path)
+	read := func() ([]byte, error) { return os.ReadFile(path) }
+	if at != nil {
+		read = func() ([]byte, error) { return at.Read(rs.inPlace(images[0].path), mostStandIn) }
+	}
+	b, err := read()
+	if err != nil {
+		return nil // a read of the image fails as well
+	}
+	return pointerError(rs.uri, path, b)
 }
 
 // readFirst reads a small file of a folder.

@@ -46,6 +46,9 @@ func (rs *rootState) walkListed(
 	if err := rs.statImages(ctx, images, w.at); err != nil {
 		return nil, nil, err
 	}
+	if err := refuseListed(rs, images, w.at); err != nil {
+		return nil, nil, err
+	}
 	old := was.old
 	if old == nil {
 		old = &snapshot{}
