@@ -305,3 +305,13 @@ func TestTIFFMemory(t *testing.T) {
 		}
 	}
 }
+
+// A pointer of Git LFS in the place of an image is told as one.
+func TestPointersOfGitLFS(t *testing.T) {
+	w := NewWorker(Limits{})
+	defer w.Close()
+	_, _, _, err := w.Header([]byte("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 3\n"))
+	if !errs.Is(err, errs.SampleBad) || !strings.Contains(err.Error(), "`git lfs pull`") {
+		t.Error(err)
+	}
+}
