@@ -502,3 +502,21 @@ func TestFramesThatAreCutInTheirHeads(t *testing.T) {
 		}
 	}
 }
+
+// A web page is refused by the first piece of a file, too.
+func TestPagesInPieces(t *testing.T) {
+	page := []byte("<!DOCTYPE html>\n" + strings.Repeat("<p>a line</p>\n", 50))
+	for _, goroutines := range []int{1, 4} {
+		f := lineFile{path: "/d/a.txt", r: bytes.NewReader(page), size: int64(len(page))}
+		lines := 0
+		err := scanLines(t.Context(), f, goroutines, 64, func(line) (none struct{}, ok bool, err error) {
+			return none, true, nil
+		}, func(struct{}, line) error {
+			lines++
+			return nil
+		})
+		if !errors.Is(err, errPage) || lines > 0 {
+			t.Errorf("by %d: %d lines, %v", goroutines, lines, err)
+		}
+	}
+}

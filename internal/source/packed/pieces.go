@@ -152,8 +152,7 @@ func (p *pieces[W]) work(ctx context.Context, i int) *worked[W] {
 	}
 	b = b[:n]
 	if i == 0 {
-		if err := StandsIn(b); err != nil {
-			w.whole, w.bad, w.err, w.w = true, true, err, p.begin()
+		if w.err = StandsIn(b); w.err != nil {
 			return w
 		}
 		if b = b[min(p.from, int64(n)):]; p.from == 0 {
