@@ -18,7 +18,7 @@ import (
 // another version is read from the dataset again.
 const (
 	columnMagic   = "LARDERPC"
-	columnVersion = 1
+	columnVersion = 2 // 1 may have rounded numbers, and U+FFFD for half of a character
 	columnSuffix  = ".lardercol"
 )
 

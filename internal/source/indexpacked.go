@@ -191,14 +191,39 @@ func outdatedBy(version uint32, s *snapshot) outdated {
 	case bytesVersion, typesVersion:
 		samples = packed.FloatLabels(&s.schema) || scheme == "fasta" // whose .fai was believed
 		if !samples && (version == bytesVersion && packed.WasBytes(scheme, &s.schema) ||
-			packed.TypedAnew(scheme, &s.schema, len(s.dirs)) || packed.WereOthers(scheme, &s.schema)) {
+			packed.TypedAnew(scheme, &s.schema, len(s.dirs)) || packed.WereOthers(scheme, &s.schema) ||
+			slices.ContainsFunc(s.dirs, func(d dirRow) bool { return packed.KeptHalves(scheme, &s.schema, d.rel) })) {
 			return otherFields
 		}
+	default:
+		return 0
 	}
-	if samples {
+	switch {
+	case samples:
 		return otherSamples
+	case slices.Contains(misread(s), true):
+		return otherFields
 	}
 	return 0
+}
+
+// misread says of each file whether an earlier larder may have read it, and this one does not or finds other samples.
+func misread(s *snapshot) []bool {
+	rows, samples := s.dirs, make([]int, len(s.dirs))
+	if s.listed() { // samples lie elsewhere
+		rows, samples = s.lists, make([]int, len(s.lists))
+	} else {
+		for i := range s.Len() {
+			if s.Live(sampleID(i)) {
+				samples[s.dir(sampleID(i))]++
+			}
+		}
+	}
+	out := make([]bool, len(rows))
+	for i := range rows {
+		out[i] = rows[i].live && packed.Misread(s.scheme(), rows[i].rel, rows[i].size, samples[i])
+	}
+	return out
 }
 
 // readSchema reads what the samples are.

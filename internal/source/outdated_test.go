@@ -161,6 +161,77 @@ func TestAnIndexOfAnEarlierLarder(t *testing.T) {
 	}
 }
 
+// An earlier larder read pointers of Git LFS as lines and tokens, and took compressed lines that are cut for none. Such
+// files are scanned again when the dataset is opened; others are not.
+func TestFilesThatAnEarlierLarderMisread(t *testing.T) {
+	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("4d", 32) + "\nsize 12345\n"
+	lines, long := strings.Repeat("a line\n", len(pointer))[:len(pointer)], strings.Repeat("a line\n", 1<<18)
+	none, some := string(gzipOf(t, nil)), string(gzipOf(t, []byte("{\"x\": 1}\n{\"x\": 2}\n")))
+	cut := "\x1f\x8b\x08\x08" + strings.Repeat("n", len(none)-4) // in the name of the file
+	for name, x := range map[string]struct {
+		uri, file, was, is, says string
+		indexed                  int
+	}{
+		"lines":            {"text:%s", "b.txt", lines, pointer, "git lfs pull", 0},
+		"tokens":           {"tokens:%s?seq_len=3", "b.bin", lines, pointer, "git lfs pull", 0},
+		"cut":              {"jsonl:%s", "b.jsonl.gz", none, cut, "it is cut", 0},
+		"long lines":       {"text:%s", "b.txt", long, long, "", 0},
+		"short lines":      {"text:%s", "b.txt", lines, lines, "", 1},
+		"compressed lines": {"jsonl:%s", "b.jsonl.gz", some, some, "", 0},
+		"long tokens":      {"tokens:%s?seq_len=3", "b.bin", long, long, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, index := t.TempDir(), t.TempDir()
+			a := long
+			if strings.HasPrefix(x.uri, "jsonl") {
+				a = some
+			}
+			write(t, root, "a"+x.file[1:], a)
+			write(t, root, x.file, x.was)
+			uri := fmt.Sprintf(x.uri, root)
+			c, _ := open(t, index)
+			d, err := c.Add(t.Context(), "", uri)
+			must(t, err)
+			asEarlier(t, index, d.URI(), typesVersion, func(*snapshot) {})
+			st, err := os.Stat(filepath.Join(root, x.file))
+			must(t, err)
+			write(t, root, x.file, x.is)
+			must(t, os.Chtimes(filepath.Join(root, x.file), st.ModTime(), st.ModTime()))
+			c, ev := open(t, index)
+			again, err := c.Add(t.Context(), "", uri)
+			if x.says != "" {
+				if err == nil || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), x.file) {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			must(t, err)
+			if ev.count("indexed") != x.indexed || !slices.Equal(keys(again), keys(d)) {
+				t.Errorf("%v: %d samples, and %d before", ev.n, again.Len(), d.Len())
+			}
+		})
+	}
+}
+
+// A bucket stands for what was indexed until a read finds a change; files that a folder does not stand for any more are
+// left out without one.
+func TestLeftOutFilesOfAnEarlierLarder(t *testing.T) {
+	index, b := t.TempDir(), newBucket(t)
+	b.put(t, "set/_b.jsonl", "{\"x\": 2}\n")
+	b.put(t, "set/a.jsonl", "{\"x\": 1}\n")
+	const uri = "jsonl:s3://data/set"
+	for was, want := range map[string]string{"_b.jsonl": "a.jsonl", "a.jsonl": "a.jsonl"} { // order-free
+		_, err := b.open(t, index).Add(t.Context(), "", uri)
+		must(t, err)
+		asEarlier(t, index, uri, typesVersion, func(s *snapshot) { s.dirs[0].rel = was })
+		d, err := b.open(t, index).Add(t.Context(), "", uri)
+		must(t, err)
+		if s := d.snap.Load(); s.live != 1 || !s.dirs[len(s.dirs)-1].live || s.dirs[len(s.dirs)-1].rel != want {
+			t.Errorf("%s: %d samples of %+v", was, s.live, s.dirs)
+		}
+	}
+}
+
 // TestValuesOfAnIndexOfAnEarlierLarder: what an earlier larder took for words, or for floats, is found again when the
 // dataset is opened; an index that says what this larder finds is used as it is.
 func TestValuesOfAnIndexOfAnEarlierLarder(t *testing.T) {
@@ -188,7 +259,11 @@ func TestValuesOfAnIndexOfAnEarlierLarder(t *testing.T) {
 			[]int64{-1}},
 		"csv of labels": {labelledSet{"csv:%s", map[string]string{"a.csv": "label\n3.0\n"}}, typesVersion,
 			func(s *snapshot) { s.labels[0] = -1 }, 1, []int64{3}},
-		"lines":       {labelledSet{"text:%s", map[string]string{"a.txt": "one\n"}}, typesVersion, nothing, 0, []int64{-1}},
+		"lines": {labelledSet{"text:%s", map[string]string{"a.txt": "one\n"}}, typesVersion, nothing, 0, []int64{-1}},
+		"text of JSON": {labelledSet{"jsonl:%s", map[string]string{"a.jsonl": "{\"x\": \"a\"}\n{\"x\": \"b\"}\n"}},
+			typesVersion, nothing, 0, []int64{-1, -1}},
+		"packed text of JSON": {labelledSet{"jsonl:%s", map[string]string{"a.jsonl.gz": string(gzipOf(t,
+			[]byte("{\"x\": \"a\"}\n{\"x\": \"b\"}\n")))}}, typesVersion, nothing, 1, []int64{-1, -1}},
 		"two parquet": {labelledSet{"parquet:%s", two}, typesVersion, nothing, 1, []int64{1, -1, 2, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {

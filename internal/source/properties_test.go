@@ -3,6 +3,7 @@ package source
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cespare/xxhash/v2"
 
 	"larder/internal/errs"
 	"larder/internal/ident"
@@ -139,6 +142,12 @@ func TestSavedColumns(t *testing.T) {
 		if _, err := decodeColumn(damaged, uri, "width", d.Fingerprint(), d.Len()); err == nil {
 			t.Errorf("damage %d was not found", i)
 		}
+	}
+	earlier := bytes.Clone(content)
+	binary.LittleEndian.PutUint32(earlier[8:], columnVersion-1)
+	earlier = binary.LittleEndian.AppendUint64(earlier[:len(earlier)-8], xxhash.Sum64(earlier[:len(earlier)-8]))
+	if _, err := decodeColumn(earlier, uri, "width", d.Fingerprint(), d.Len()); err == nil {
+		t.Error("a column of an earlier larder, whose numbers may be rounded, is used")
 	}
 	must(t, os.WriteFile(saved[0], content[:100], 0o600))
 	again, _ := open(t, index)

@@ -65,7 +65,7 @@ type snapshot struct {
 type outdated uint8
 
 const (
-	otherFields  outdated = iota + 1 // the schema
+	otherFields  outdated = iota + 1 // the schema, or what the files are that misread names
 	otherSamples                     // and which samples there are, or their labels
 )
 

@@ -101,6 +101,7 @@ func (rs *rootState) walkPacked(
 	}
 	if old != nil && !how.force && old.outdated < otherSamples && old.schema.Equal(&schema) {
 		markSame(rows, old, len(files))
+		markMisread(rows, old)
 	}
 	if err := rs.scanFiles(ctx, &scan{a: a, format: format, schema: &schema, log: log}, rows[:len(files)]); err != nil {
 		return nil, nil, err
@@ -196,6 +197,19 @@ func markSame(rows []scanned, old *snapshot, files int) {
 				rows[j].same = 0
 			}
 			return
+		}
+	}
+}
+
+// markMisread has those files scanned again that an earlier larder may have misread.
+func markMisread(rows []scanned, old *snapshot) {
+	if old.outdated == 0 {
+		return
+	}
+	was := misread(old)
+	for i := range rows {
+		if k := rows[i].same; k > 0 && was[k-1] {
+			rows[i].same = 0
 		}
 	}
 }

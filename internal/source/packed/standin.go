@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 )
 
 // Text may lie where a file should: a pointer of Git LFS in a clone without the files, a page or an error of a web
@@ -58,6 +59,23 @@ func IsPointer(r io.ReaderAt, size int64) error {
 		return errPointer
 	}
 	return nil
+}
+
+// maxPage is the size of a page or error in the place of a file, at most.
+const maxPage = 1 << 20
+
+// Misread reports whether an earlier larder may have read a file of so many bytes and samples, and this one refuses it
+// or leaves it out: text that stands for a file, compressed lines that are cut in their heads, files of other programs.
+func Misread(scheme, path string, size int64, samples int) bool {
+	switch {
+	case leavesOut(filepath.Base(path)):
+		return true
+	case scheme == "tokens" && !strings.HasSuffix(path, ".npy"), scheme == "text" && !compressedName(path):
+		return size >= int64(len("<html>")) && size <= maxPage
+	case scheme == "text" || scheme == "csv" || scheme == "jsonl":
+		return compressedName(path) && samples < 2 // what is behind the head gives two bytes at least
+	}
+	return false
 }
 
 // named adds the name of a file to the error that it is a pointer; others have it.

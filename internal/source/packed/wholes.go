@@ -90,6 +90,13 @@ func WereOthers(scheme string, s *record.Schema) bool {
 		slices.ContainsFunc(s.Fields, func(f record.Field) bool { return f.DType == record.Float64 })
 }
 
+// KeptHalves reports whether the disk tier may have records of a file, of an earlier larder, with U+FFFD for half of a
+// character: it keeps those of compressed lines.
+func KeptHalves(scheme string, s *record.Schema, path string) bool {
+	return scheme == "jsonl" && compressedName(path) &&
+		slices.ContainsFunc(s.Fields, func(f record.Field) bool { return f.Kind == record.Text })
+}
+
 // halves refuses a JSON string that has half of a character: a surrogate without its other half, which UTF-8 cannot
 // hold. Python writes them for the bytes of surrogateescape.
 func halves(raw []byte) error {
