@@ -274,10 +274,8 @@ func (d *daemon) look() {
 	if strings.Contains(d.log.String(), "samples were being prepared when the last daemon died") {
 		d.suspects++
 	}
-	for _, word := range []string{"panic:", "VIOLATED", "invariant", "fatal error:"} {
-		if strings.Contains(d.log.String(), word) {
-			d.t.Errorf("the daemon's log has %q: %s", word, d.log.String())
-		}
+	if line := testenv.Bug(d.log.String()); line != "" {
+		d.t.Errorf("the daemon's log has %q: %s", line, d.log.String())
 	}
 }
 

@@ -72,7 +72,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 		e.log.note(slog.LevelInfo, "storage is not waited for any more", "dataset", e.library.nameOf(x.Dataset),
 			"failed_for", x.After, "err", x.Why)
 	case coordinator.Complain:
-		e.log.note(slog.LevelError, "invariant violated: please report this", "job", uint32(x.Job), "what", x.Text)
+		e.log.note(slog.LevelError, invariant.Broken+": please report this", "job", uint32(x.Job), "what", x.Text)
 	default:
 		invariant.Violated("exec: unknown effect %T", eff)
 	}

@@ -7,9 +7,12 @@ package invariant
 
 import "fmt"
 
+// Broken stands in every report of a violation: in a panic, and in the log where the daemon lives on. Tests look for it.
+const Broken = "invariant violated"
+
 // Violated reports a bug of larder.
 func Violated(format string, args ...any) {
-	panic("larder: invariant violated: " + fmt.Sprintf(format, args...))
+	panic("larder: " + Broken + ": " + fmt.Sprintf(format, args...))
 }
 
 // Check runs an expensive check in builds with invariants and panics on its error.

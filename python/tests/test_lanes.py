@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from collected import COLLECTED
+from real import ROOT, bugs
 
-LANES = Path(__file__).resolve().parents[2] / "internal" / "tools" / "lanes"
+LANES = ROOT / "internal" / "tools" / "lanes"
 
 
 def module(name: str) -> ModuleType:
@@ -69,14 +70,31 @@ def test_failed_python_tests_are_found():
     assert run.parse_pytest(2, "").hard and not run.parse_pytest(0, "3 passed in 0.1s\n").hard
 
 
+INVARIANT = (ROOT / "internal" / "invariant" / "invariant.go").read_text()
+BROKEN = re.findall(r'^const Broken = "(.*)"$', INVARIANT, re.MULTILINE)[0]
+COMPLAINT = (
+    f'time=2026-01-01T00:00:00.000Z level=ERROR msg="{BROKEN}: please report this" job=1 '
+    'what="epoch 3: object 1 was picked twice"'
+)
+
+
+@pytest.mark.parametrize("line", [COMPLAINT, f"panic: larder: {BROKEN}: 3 of 2", "fatal error: sync: unlock"])
+def test_a_bug_in_the_log_of_a_daemon_fails_its_test(line):
+    log = 'level=INFO msg="larder is ready"\nlevel=INFO msg="0 epochs are violated"\n'
+    assert not bugs(log)
+    assert bugs(f"{log}{line}\n{log}") == [line]
+    assert run.parse_go(1, FAILED.replace("    a_test.go:3: no", f'    a_test.go:3: the log has "{line}"')).hard
+
+
 @pytest.mark.parametrize(
     ("line", "grave"),
     [
         ("E       AssertionError: exit code 2: panic: runtime error: index out of range", True),
         ("E         panic: larder: batch 3 was given twice", True),
-        ("E       assert 'VIOLATED' not in 'job 1, epoch 2: VIOLATED'", True),
-        ("E       AssertionError: epoch 2 is violated", True),
-        ('>       assert "VIOLATED" not in shaken.daemon.log.read_text()', False),
+        (f"E         {COMPLAINT}", True),
+        (f"E       assert not ['{COMPLAINT}']", True),
+        ("E       AssertionError: assert ['violated'] == ['complete']", True),
+        (">       assert not bugs(shaken.daemon.log.read_text())", False),
         ("E       AssertionError: the daemon did not panic", False),
     ],
 )
