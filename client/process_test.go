@@ -38,7 +38,7 @@ func child() {
 	}
 	left := 0
 	if os.Getenv("LARDER_TEST_FORK") != "" {
-		cmd := exec.Command("sleep", "1000")
+		cmd := exec.Command("sleep", "3600")
 		cmd.ExtraFiles = sockets()
 		if err := cmd.Start(); err != nil {
 			fmt.Println("failed:", err)

@@ -7,7 +7,7 @@ package invariant
 
 import "fmt"
 
-// Broken stands in every report of a violation: in a panic, and in the log where the daemon lives on. Tests look for it.
+// Broken stands in every report of a violation, a panic or a line of the log. Tests look for it.
 const Broken = "invariant violated"
 
 // Violated reports a bug of larder.

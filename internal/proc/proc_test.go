@@ -11,7 +11,7 @@ func TestDying(t *testing.T) {
 	if Dying(os.Getpid()) || Dying(0) || Dying(-1) {
 		t.Error("who lives is dying")
 	}
-	c := exec.Command("sleep", "1000")
+	c := exec.Command("sleep", "3600")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

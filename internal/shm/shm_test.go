@@ -523,7 +523,7 @@ func TestAvailable(t *testing.T) {
 }
 
 func TestAProcessIsWatchedAndNotTakenForAnother(t *testing.T) {
-	sleeper := exec.Command("sleep", "1000")
+	sleeper := exec.Command("sleep", "3600")
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ sys.path.insert(0, str(HERE))
 import collected  # noqa: E402
 import golden_files  # noqa: E402
 import nginx  # noqa: E402
+from bell import Bell  # noqa: E402
 from clock_fixture import clock  # noqa: E402, F401 - a fixture
 from fake_daemon import FakeDaemon  # noqa: E402
 from lives import CROP, Lives  # noqa: E402
@@ -245,8 +246,8 @@ def lives(tmp_path):
     """Daemons that are killed and started again."""
     made = []
 
-    def make(folder="d", state=None, more=""):
-        made.append(Lives(tmp_path / folder, state, more))
+    def make(folder="d", state=None, more="", clock=None):
+        made.append(Lives(tmp_path / folder, state, more, clock))
         return made[-1]
 
     yield make
@@ -309,6 +310,13 @@ def over_https(tmp_path, monkeypatch):
             return load
 
         yield make
+
+
+@pytest.fixture
+def bell() -> Iterator[Bell]:
+    """Signals at random moments."""
+    with Bell() as b:
+        yield b
 
 
 @pytest.fixture

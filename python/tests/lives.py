@@ -8,13 +8,14 @@ CROP = {"name": "RandomResizedCrop", "args": {"size": 24}}
 
 
 class Lives:
-    """A daemon on one socket and state.dir that is killed and started again."""
+    """A daemon on one socket and state.dir that is killed and started again; with a clock it decides by that."""
 
-    def __init__(self, folder, state=None, more=""):
+    def __init__(self, folder, state=None, more="", clock=None):
         self.folder = folder
         self.config = (
             f"state: {{dir: {state or folder / 'state'}}}\ntiers: {{total: 64MiB}}\nmemory: {{limit: 1GiB}}\n{more}"
         )
+        self.arguments = [] if clock is None else ["--clock", clock.address]
         self.daemon = None
         self.start()
 
@@ -23,7 +24,7 @@ class Lives:
         return self.daemon.socket
 
     def start(self):
-        self.daemon = Daemon(self.folder, config=self.config)
+        self.daemon = Daemon(self.folder, *self.arguments, config=self.config)
 
     def kill(self):
         self.daemon.kill()

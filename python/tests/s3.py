@@ -157,7 +157,7 @@ def _passing_on(proxy: Proxy, server: Any, spoil: Callable[[int], Any], delay: f
             except OSError:  # the client has given it up
                 return
             if how == "stall":
-                pace(1.5)
+                pace(0.3)
 
     return Handler
 

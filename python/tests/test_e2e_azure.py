@@ -64,7 +64,7 @@ def test_four_jobs_get_everything_once(scheme, container, world, tmp_path):
     server, files = container
     proxy = Proxy(server, lambda n: ANSWERS.get(n % 13))
     try:
-        d = daemon(world, proxy.url, tmp_path / "disk", timeout="3s")
+        d = daemon(world, proxy.url, tmp_path / "disk", timeout="1m")
         local = f"{scheme}:{files / DATASETS[scheme]}"
         with larder.Loader(local, batch_size=8, shuffle=False, epochs=1) as loader:
             want = sorted(x for batch in loader for x in samples(local, batch))

@@ -20,7 +20,7 @@ from larder import _detach
 
 pillow()
 
-CONFIG = "jobs: {lease: 1s, max: 3}\n"
+CONFIG = "jobs: {lease: 1h, max: 3}\n"  # no job ends by its lease
 
 
 @pytest.fixture

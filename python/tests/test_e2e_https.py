@@ -46,7 +46,7 @@ class Place:
         tiers: dict[str, object] = {"total": "0"}
         if disk:
             tiers["disk"] = {"dir": str(self.folder / "tier"), "size": "64MiB"}
-        stores = {"https": {"retry_for": "1s", "hedge": "0"}}
+        stores = {"https": {"retry_for": "0", "hedge": "0"}}
         d = Daemon(self.folder / name, config=json.dumps({"tiers": tiers, "stores": stores}))
         self.live.append(d)
         self.monkeypatch.setenv("LARDER_SOCKET", d.socket)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden_files import packs
-from killed import run_killed, timed
+from killed import run_killed, work
 from real import draw, find_binary, formats, listing, night
 from test_e2e_packed import rows
 
@@ -120,11 +120,11 @@ print(json.dumps([a, b]))
 
 
 @pytest.mark.parametrize("scheme", ["wds", *night("mds")])
-def test_a_pack_that_is_killed_goes_on_to_the_same_bytes(pack, tmp_path, scheme):
+def test_a_pack_that_is_killed_goes_on_to_the_same_bytes(tmp_path, scheme):
     folder = draw(tmp_path / "images", 4, 40, seed=5, size=(60, 200))
     how = ["--shard-size", "64KiB", "--max-size", "150", "--quality", "85", "--shuffle", "3"]
     images = f"imagefolder:{folder}"
-    whole = timed(lambda: pack(images, "--to", f"{scheme}:{tmp_path / 'whole'}", *how), 1.0)
+    whole = work([find_binary(), "pack", images, "--to", f"{scheme}:{tmp_path / 'whole'}", *how])
     want, out = tree(tmp_path / "whole"), tmp_path / "out"
 
     def unfinished():

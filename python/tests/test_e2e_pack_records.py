@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from killed import run_killed, timed
+from killed import run_killed, work
 from real import draw, find_binary, formats, listing
 from record_told import told
 from test_e2e_pack import tree
@@ -187,7 +187,7 @@ def test_a_pack_of_smaller_records_that_is_killed_goes_on_to_the_same_bytes(tmp_
     _, records = written(tmp_path, 5, 60)
     uri = f"parquet:{records}/rows.parquet?fields=image,label,text"
     how = ["--shard-size", "32KiB", "--max-size", "70", "--quality", "85", "--shuffle", "3"]
-    whole = timed(lambda: pack(uri, "--to", f"{to}:{tmp_path / 'whole'}", *how), 1.0)
+    whole = work([find_binary(), "pack", uri, "--to", f"{to}:{tmp_path / 'whole'}", *how])
     out = tmp_path / "out"
     run_killed([find_binary(), "pack", uri, "--to", f"{to}:{out}", *how], whole, runs=30, kills=12)
     assert tree(out) == tree(tmp_path / "whole")

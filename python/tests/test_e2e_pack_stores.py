@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed import run_killed, timed
+from killed import run_killed, work
 from real import draw, find_binary, formats, night
 from s3 import CREDENTIALS, SECRET, Server, images
 from test_e2e_pack import tree
@@ -82,7 +82,8 @@ def test_a_pack_into_a_bucket_that_is_killed_goes_on(scheme, bucket, tmp_path):
     folder = draw(tmp_path / "images", 4, 30, seed=5, size=(60, 200))
     flags = ["--shard-size", "64KiB", "--max-size", "150", "--quality", "85", "--shuffle", "3"]
     images = f"imagefolder:{folder}"
-    whole = timed(lambda: run(bucket, tmp_path, images, f"{scheme}:s3://packs/whole", *flags), 2.0)
+    env = environment(bucket, tmp_path)
+    whole = work(command(images, f"{scheme}:s3://packs/whole", *flags), env)
     want = tree(bucket.folder / "packs" / "whole")
 
     def whole_shards():
@@ -90,8 +91,8 @@ def test_a_pack_into_a_bucket_that_is_killed_goes_on(scheme, bucket, tmp_path):
         shards = [n for n in there if "/" not in n and n.startswith("shard")]
         assert all(there[n] == want[n] for n in shards), "a shard under its own name is whole"
 
-    run_killed(command(images, f"{scheme}:s3://packs/out", *flags), whole, runs=40, kills=12, part=0.7,
-               env=environment(bucket, tmp_path), killed=whole_shards)
+    run_killed(command(images, f"{scheme}:s3://packs/out", *flags), whole, runs=40, kills=12, env=env,
+               killed=whole_shards)
     assert tree(bucket.folder / "packs" / "out") == want
     assert not list(tmp_path.glob("larder-pack*"))  # temporary files have no names
 

@@ -118,7 +118,7 @@ def test_two_jobs_get_everything_once_over_a_bad_network(what, bucket, world):
     proxy = Proxy(bucket, lambda n: ANSWERS[what].get(n % 29))
     try:
         hedge = "0.05" if what == "late" else "0"  # a second request takes the place of a repeat
-        d = world.daemon(proxy.url, timeout="700ms" if what == "cut" else "5s", hedge=hedge)
+        d = world.daemon(proxy.url, timeout="1m", hedge=hedge)
         want = images(f"wds:{bucket.folder}/packed/sets")
         loaders = [larder.Loader(TARS, batch_size=8, job=f"job{i}", seed=i, epochs=1, prefetch=1) for i in range(2)]
         for loader in loaders:
@@ -173,7 +173,7 @@ def test_two_jobs_get_records_once_over_a_bad_network(what, scheme, bucket, worl
     proxy = Proxy(bucket, lambda g: how[g // 4 % len(how)] if g % 4 == 2 else None)
     try:
         hedge = "0.05" if what == "late" else "0"
-        d = world.daemon(proxy.url, timeout="700ms" if what == "cut" else "5s", hedge=hedge)
+        d = world.daemon(proxy.url, timeout="1m", hedge=hedge)
         for i in range(2):
             assert sorted(rows(uri, batch_size=8, job=f"job{i}", seed=i, prefetch=1)) == [
                 (k, f"row {k}") for k in range(n)
@@ -193,7 +193,7 @@ def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket
     uri = records(bucket, scheme, n, n // parallel)
     proxy = Proxy(bucket, lambda _: None, delay=1)
     try:
-        d = world.daemon(proxy.url, timeout="20s", hedge="0", parallel=parallel)
+        d = world.daemon(proxy.url, timeout="1m", hedge="0", parallel=parallel)
         loaders = [
             larder.Loader(uri, batch_size=n // 2, job=f"job{i}", seed=i, shuffle=True, epochs=1) for i in range(2)
         ]
@@ -210,16 +210,18 @@ def test_records_come_once_when_every_request_is_late_by_a_second(scheme, bucket
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::larder.DatasetWarning")
-def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world):
+def test_what_stays_wrong_ends_the_job_with_its_cause(bucket, world, monkeypatch, clock):
     state: dict[str, Any] = {"how": None}
     proxy = Proxy(bucket, lambda n: state["how"])
     sets = bucket.folder / "packed" / "sets"
     want = set(images_of_folder(world, bucket, sets))
     try:
-        world.daemon(proxy.url, retry_for="1s")
-        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise", timeout=PATIENCE)
+        monkeypatch.setattr("larder._waits._LOOK", 100.0)
+        d = world.daemon(proxy.url, retry_for="0")
+        loader = larder.Loader(TARS, batch_size=4, prefetch=1, seed=1, on_error="raise", timeout=600.0)
         state["how"] = "expired for good"
-        with pytest.raises(larder.Error, match="credentials have expired"):
+        late = clock.passing(100.0, longer=60.0, after=lambda: "has failed for" in d.cli("status").stdout)
+        with late, pytest.raises(larder.Error, match="credentials have expired"):
             list(each(loader))
         loader.close()
         state["how"] = 500

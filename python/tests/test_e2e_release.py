@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def lives(tmp_path):
-    made = Lives(tmp_path / "d", more="jobs: {lease: 1s}\n")
+    made = Lives(tmp_path / "d", more="jobs: {lease: 1h}\n")
     yield made
     made.daemon.stop()
 

@@ -395,7 +395,7 @@ def test_no_descriptors_left(folder, lives, loads):
 # interrupted as it was made: its end closes it
 @pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
-def test_interrupts_while_it_continues(folder, lives, loads):
+def test_interrupts_while_it_continues(folder, lives, loads, bell):
     """Ctrl-C at any moment of continuing after a death or a cut: the epoch continues, nothing is lost or mixed up."""
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="interrupted", prefetch=1)
@@ -419,7 +419,7 @@ def test_interrupts_while_it_continues(folder, lives, loads):
                 if len(got) in deaths:
                     deaths.discard(len(got))
                     d.restart() if len(got) % 2 else cut(loader)
-                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 0.03), 0.005)
+                    bell.ring(rng.randrange(100, 30_000), again=5000)
                 try:
                     inside = True
                     batch = next(it, None)
@@ -430,7 +430,7 @@ def test_interrupts_while_it_continues(folder, lives, loads):
                     if loader._shared.batches > base + len(got):
                         break  # it was handed out, and this test lost it
                     if interrupts % 2:
-                        signal.setitimer(signal.ITIMER_REAL, 0)
+                        bell.silence()
                     continue
                 if batch is None:
                     whole += 1
@@ -438,10 +438,10 @@ def test_interrupts_while_it_continues(folder, lives, loads):
                     break
                 got.append(record(batch))
                 assert loader._shared.batches == base + len(got)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            bell.silence()
     finally:
         inside = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        bell.silence()
         signal.signal(signal.SIGALRM, before)
     assert sum(1 for _ in loader) == 27
     assert interrupts and whole > 0
@@ -515,11 +515,17 @@ def jobs_of(d):
     return d.daemon.cli("jobs", "ls").stdout
 
 
-def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
+def ends(d, job, clock):
+    """Steps the clock by more than a lease until a job has ended."""
+    with clock.stepping(60, lambda _: job in jobs_of(d)):
+        eventually(lambda: job not in jobs_of(d), PATIENCE)
+
+
+def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients, clock):
     """A validation may take longer than jobs.lease: while the process of a client lives its job does, whatever became
     of the daemon.
     """
-    d = lives(more="jobs: {lease: 1s}\n")
+    d = lives(clock=clock)
     loader = loads(d, f"imagefolder:{folder}", job="late")
     it = iter(loader)
     got = next(it)[-1].tolist()
@@ -537,7 +543,7 @@ def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
         if how == "death":
             d.start()
         # its lease began no sooner than the one of the job that lives
-        eventually(lambda: "gone" not in jobs_of(d), PATIENCE)
+        ends(d, "gone", clock)
         assert "late" in jobs_of(d)
         for _ in range(4):
             got += next(it)[-1].tolist()
@@ -546,8 +552,8 @@ def test_a_client_that_looks_late_keeps_its_job(folder, lives, loads, clients):
     assert sorted(got) == list(range(108))
 
 
-def test_a_job_whose_client_died_while_no_daemon_ran_ends(folder, lives, loads, clients):
-    d = lives(more="jobs: {lease: 1s}\n")
+def test_a_job_whose_client_died_while_no_daemon_ran_ends(folder, lives, loads, clients, clock):
+    d = lives(clock=clock)
     other = clients(d.daemon, f"imagefolder:{folder}", epochs=9, loader={"job": "gone", "batch_size": 4}, delay=1000)
     other.until("batch")
     d.kill()
@@ -555,7 +561,7 @@ def test_a_job_whose_client_died_while_no_daemon_ran_ends(folder, lives, loads, 
     assert "gone" in jobs_of(d)  # it lives, and does not know
     other.process.kill()
     other.process.wait()
-    eventually(lambda: "gone" not in jobs_of(d), PATIENCE)
+    ends(d, "gone", clock)
 
 
 def test_bad_samples_are_reported_once(folder, lives, loads, tmp_path):

@@ -248,12 +248,17 @@ def test_drain_gives_the_epoch_to_its_end(place):
     place.larder("status", code=3)
 
 
-def test_drain_is_over_with_its_time(place):
-    with loader(place, job="slow") as a:
+def test_drain_is_over_with_its_time(place, private, clock):
+    daemon = private("", "--clock", clock.address)
+    with loader(place, job="slow", endpoint=daemon.socket) as a:
         it = iter(a)
         next(it)
-        done = place.larder("stop", "--drain", "--timeout", "200ms", "-o", "json")
-        assert json.loads(done.stdout)["unfinished"] == ["slow"]
+        command = [daemon.binary, "--socket", daemon.socket, "stop", "--drain", "--timeout", "10m", "-o", "json"]
+        stop = subprocess.Popen(command, env=daemon.env, stdout=subprocess.PIPE, text=True)
+        eventually(lambda: json.loads(daemon.cli("status", "-o", "json").stdout)["stopping"])
+        with clock.stepping(600, lambda _: stop.poll() is None):
+            done, _ = stop.communicate(timeout=PATIENCE)
+        assert stop.returncode == 0 and json.loads(done)["unfinished"] == ["slow"]
         with pytest.raises(larder.StoppedError):
             for _ in it:
                 pass

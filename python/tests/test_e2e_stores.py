@@ -52,7 +52,7 @@ def test_jobs_get_everything_once_over_a_bad_network(bucket, world):
     answers: dict[int, Any] = {1: 503, 2: "cut", 3: 500, 4: "stall"}
     proxy = Proxy(bucket, lambda n: answers.get(n % 13))
     try:
-        d = world.daemon(proxy.url, timeout="500ms")
+        d = world.daemon(proxy.url, timeout="1m")
         want = images(f"imagefolder:{bucket.folder}/pictures/sets/train")
         loaders = [larder.Loader(URI, batch_size=8, job=f"job{i}", seed=i, epochs=1) for i in range(2)]
         for loader in loaders:

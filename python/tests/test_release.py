@@ -228,7 +228,7 @@ def test_an_interrupt_after_the_daemon_was_told_hides_no_later_telling(load, dae
 @pytest.mark.filterwarnings("ignore:.*unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*socket.socket fd=-1:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("group", [0, 3])
-def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, group):
+def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, bell, group):
     daemon.interrupted = True
     daemon.group = group
     loader = load("fake:1200", batch_size=4, transform=CROP, return_index=True)
@@ -239,24 +239,25 @@ def test_interrupts_lose_no_slot_and_double_no_batch(load, daemon, group):
 
     old = signal.signal(signal.SIGALRM, handler)
     try:
-        it = iter(loader)
-        step = -1
-        while True:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
-                for batch in it:
-                    step = int(batch[2][0]) // 4
-                    del batch
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                break
-            except Interrupt:  # also the last one, which may come when all batches have
-                raised += 1
-                got.append(step)
+        while not raised:
+            it, step = iter(loader), -1
+            while True:
+                try:
+                    bell.ring(rng.randrange(1, 2000))
+                    for batch in it:
+                        step = int(batch[2][0]) // 4
+                        del batch
+                    bell.silence()
+                    break
+                except Interrupt:  # also the last one, which may come when all batches have
+                    raised += 1
+                    got.append(step)
+            assert step == 299
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        bell.silence()
         signal.signal(signal.SIGALRM, old)
-    assert raised > 0 and step == 299 and got == sorted(got)
-    assert sum(len(check(b, 1)) for b in loader) == 1200  # every slot is there
+    assert got == sorted(got)
+    assert sum(len(check(b, loader.epoch)) for b in loader) == 1200  # every slot is there
 
 
 @pytest.mark.parametrize("at", [8, 4097, 1 << 40, 8 * 512 - 64])

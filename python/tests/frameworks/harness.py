@@ -26,7 +26,7 @@ class Training:
     def __init__(self, script: str, folder: Path, daemon: Daemon, uri: str, **given: Any) -> None:
         self.script, self.folder, self.daemon = script, folder, daemon
         (folder / "checkpoints").mkdir(parents=True)
-        self.given = {"uri": uri, "folder": str(folder), "patience": PATIENCE, "batch": 32, "epochs": 3, **given}
+        self.given = {"uri": uri, "folder": str(folder), "batch": 32, "epochs": 3, **given}
         self.runs = 0
         self.counted: list[dict[str, Any]] = []  # batches of the model that is left
         self.validated: list[dict[str, Any]] = []

@@ -17,6 +17,7 @@ import larder
 from larder import ops
 
 CLASSES = 7
+PATIENCE = 120.0  # as in real.py
 
 
 class Plan:
@@ -46,7 +47,7 @@ class Plan:
             "output": "torch",
             "job": job or self.given.get("job", "train"),
             "endpoint": self.given["socket"],
-            "timeout": float(self.given["patience"]),
+            "timeout": PATIENCE,
         }
         return larder.Loader(self.given["uri"], **{**how, **more})
 
