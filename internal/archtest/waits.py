@@ -1,6 +1,7 @@
 """Prints the waits of Python tests that depend on the clock: file, line, function, words; tabs between.
 
-Arguments: the root of the tree, then files. waits_test.go says why, and which of them may stay.
+Arguments: the root of the tree, then files. waits_test.go says why, and which of them may stay; waits_text_test.go what
+is a wait in words.
 """
 
 import ast
@@ -20,10 +21,20 @@ NAMED = re.compile(r"(^|_)(timeout|patience)$", re.IGNORECASE)
 # Methods and functions whose positional argument, counted from 0, says how long.
 POSITIONS = {
     "acquire": 1, "alarm": 0, "communicate": 1, "create_connection": 1, "eventually": 1, "get": 1, "join": 0,
-    "poll": 0, "result": 0, "select": 3, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
+    "poll": 0, "result": 0, "select": 3, "setitimer": 1, "settimeout": 0, "Timer": 0, "wait": 0, "wait_for": 1,
 }  # fmt: skip
+MANY = ("join", "poll")  # of other things, too: what is no number there is not the length of a wait
 SLEEPS = ("sleep", "pace")  # pace (python/tests/pace.py) is a sleep under another name
 CLOCKS = ("monotonic", "perf_counter", "time")
+
+# Settings and flags of larder that say how long, in a configuration, an environment or a command, as Go writes it.
+SETTINGS = r"(?:lease|timeout|retry_for|idle[-_]exit|--for|--interval)"
+LENGTH = r"(?:[0-9.]+(?:h|ms|m|us|µs|ns|s))+(?![\w.])"
+SETTING = re.compile(rf"{SETTINGS}[\"']?(?:\s*[:=]\s*|\s+)[\"']?({LENGTH})", re.IGNORECASE)
+NAME = re.compile(rf"{SETTINGS}$", re.IGNORECASE)
+SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+CLOCK = "--clock"  # what a daemon is told that follows the clock of a test: no time passes there by itself
+SHELL = re.compile(r"(?<![\w.'/-])sleep\s+(?:([0-9.]+)([smhd]?)(?![\w.])|[\"']?\$)")  # a command in a script
 
 
 class Module:
@@ -45,10 +56,24 @@ class Module:
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for name, value in defaults(node.args):
                     self.values.setdefault(name, []).append(value)
+        functions = {n.name: n.args for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and called(node) in functions:
+                self.pass_on(functions[called(node)], node)
+
+    def pass_on(self, args: ast.arguments, call: ast.Call) -> None:
+        """Notes what a call gives the parameters of a function of the module."""
+        places = [a.arg for a in (*args.posonlyargs, *args.args) if a.arg != "self"]
+        given = itertools.takewhile(lambda a: not isinstance(a, ast.Starred), call.args)
+        for name, value in [*zip(places, given), *((w.arg, w.value) for w in call.keywords)]:  # noqa: B905
+            if name in places or name in [a.arg for a in args.kwonlyargs]:
+                self.values.setdefault(name, []).append(value)
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
             self.values.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Attribute):
+            self.values.setdefault(f".{target.attr}", []).append(value)
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             for t, v in zip(target.elts, value.elts, strict=True):
                 self.assign(t, v)
@@ -70,6 +95,8 @@ class Judge:
     def __init__(self, module: Module, line: int = 0, inside: str = "") -> None:
         self.module = module
         self.line, self.inside = line, inside  # of the string that holds the module, if one does
+        self.stepped = 0  # calls around that have a daemon follow the clock of the test
+        self.callees: set[ast.AST] = set()  # what is called, or compared
         self.found: list[tuple[int, str, str]] = []
 
     @classmethod
@@ -113,24 +140,46 @@ class Judge:
             case ast.Call(func=ast.Name(id="max"), args=args):
                 known = [n for n in (self.number(a, module, seen) for a in args) if n is not None]
                 return max(known, default=None)
-            case ast.Name(id=name) if name not in seen:
-                if values := module.values.get(name):
-                    return self.least(values, module, (*seen, name))
-                if name in module.foreign:
-                    file, named = module.foreign[name]
-                    other = self.read(module.path.parent / (file.replace(".", "/") + ".py"))
-                    if other is not None and named in other.values:
-                        return self.least(other.values[named], other)
+            case ast.Name() | ast.Attribute() if (name := spelt(node)) not in seen:
+                values, where = self.sources(node, module)
+                return self.least(values, where, (*seen, name))
         return None
+
+    def sources(self, node: ast.Name | ast.Attribute, module: Module) -> tuple[list[ast.expr], Module]:
+        """What a name or an attribute is given, and in which module."""
+        name = spelt(node)
+        if name in module.foreign and name not in module.values:
+            file, named = module.foreign[name]
+            for folder in (module.path.parent, module.path.parent.parent):
+                other = self.read(folder / (file.replace(".", "/") + ".py"))
+                if other is not None:
+                    return self.sources(ast.Name(named), other)
+        return module.values.get(name, []), module
+
+    def unseen(self, node: ast.expr, module: Module, seen: tuple[str, ...] = ()) -> bool:
+        """Whether nothing says how long."""
+        match node:
+            case ast.Constant():
+                return False
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.unseen(body, module, seen) or self.unseen(orelse, module, seen)
+            case ast.Name() | ast.Attribute() if spelt(node) in seen:
+                return False
+            case ast.Name() | ast.Attribute():
+                values, where = self.sources(node, module)
+                return not values or any(self.unseen(v, where, (*seen, spelt(node))) for v in values)
+        return self.number(node, module) is None
 
     def least(self, nodes: list[ast.expr], module: Module, seen: tuple[str, ...] = ()) -> float | None:
         known = [n for n in (self.number(e, module, seen) for e in nodes) if n is not None and n > 0]
         return min(known, default=None)
 
-    def refuse(self, node: ast.expr, function: str, what: str) -> None:
+    def refuse(self, node: ast.expr, function: str, what: str, may_be_other: bool = False) -> None:
         n = self.number(node, self.module)
         if n is not None and 0 < n < LEAST_BOUND:
             self.report(node, function, f"{what} of {n:g} s")
+        elif not may_be_other and self.unseen(node, self.module):
+            self.report(node, function, f"{what} of a length that is not seen")
 
     def walk(self, node: ast.AST, function: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -139,9 +188,12 @@ class Judge:
                 function = f"{function}{node.name}." if not function or function.endswith(".") else function
             elif not function or function.endswith("."):
                 function = f"{outer}.{node.name}" if outer else node.name
+        stepped = isinstance(node, ast.Call) and follows(node)
+        self.stepped += stepped
         self.look(node, function.rstrip("."))
         for child in ast.iter_child_nodes(node):
             self.walk(child, function)
+        self.stepped -= stepped
 
     def look(self, node: ast.AST, function: str) -> None:
         match node:
@@ -157,31 +209,91 @@ class Judge:
                 for key, value in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant) and key.value in KEYWORDS:
                         self.refuse(value, function, f"{key.value}=")
+                    if isinstance(key, ast.Constant):
+                        self.setting(str(key.value), value, function)
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                self.words(elements, function)
             case ast.BinOp(left=ast.Call() as clock, op=ast.Add(), right=right) if called(clock) in CLOCKS:
                 self.refuse(right, function, "deadline")
             case ast.Compare(left=left, comparators=others):
                 sides = [left, *others]
+                self.callees |= {*sides}
                 if any(isinstance(e, ast.BinOp) and any(reads_clock(x) for x in ast.walk(e)) for e in sides):
                     for e in sides:
-                        self.refuse(e, function, "a time that passed, compared: bound")
+                        if not any(reads_clock(x) for x in ast.walk(e)):
+                            self.refuse(e, function, "a time that passed, compared: bound")
             case ast.Constant(value=str() as text):
                 self.script(node, text, function)
+                self.settings(node, text, function)
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()) if node not in self.callees:
+                if self.sleeps(node):
+                    self.report(node, function, "sleep under another name")
 
     def call(self, node: ast.Call, function: str) -> None:
         name = called(node)
+        self.callees.add(node.func)
+        self.words(node.args, function)
+        if name == "getattr" and len(node.args) > 1 and getattr(node.args[1], "value", None) in SLEEPS:
+            self.report(node, function, "sleep under another name")
         if name in SLEEPS or self.module.foreign.get(name, ("", ""))[1] == "sleep":
             n = self.number(node.args[0], self.module) if node.args else None
-            if n is None or n < LEAST_HANG:
+            if n is None or n < LEAST_HANG or self.unseen(node.args[0], self.module):
                 self.report(node, function, "sleep")
             return
         for word in node.keywords:
             if word.arg in KEYWORDS:
                 self.refuse(word.value, function, f"{word.arg}=")
+            if word.arg:
+                self.setting(word.arg, word.value, function)
         place = POSITIONS.get(name)
         if name == "get" and node.args and not isinstance(getattr(node.args[0], "value", None), bool):
             return  # of a dictionary, with a default
+        if name == "wait_for" and isinstance(node.func, ast.Name):
+            return  # no method of a condition
         if place is not None and place < len(node.args):
-            self.refuse(node.args[place], function, f"{name}()")
+            other = name in MANY and getattr(getattr(node.func, "value", None), "id", "") != "signal"
+            self.refuse(node.args[place], function, f"{name}()", other)
+
+    def sleeps(self, node: ast.Name | ast.Attribute) -> bool:
+        """Whether this is a function that sleeps, by its own name."""
+        match node:
+            case ast.Name(id=name):
+                return self.module.foreign.get(name, ("", ""))[1] in SLEEPS
+            case ast.Attribute(value=ast.Name(id="time" | "asyncio" | "pace"), attr=name):
+                return name in SLEEPS
+        return False
+
+    def words(self, elements: list[ast.expr], function: str) -> None:
+        """Judges the words of a command: a flag with what follows it, and sleep."""
+        for flag, value in itertools.pairwise(elements):
+            if isinstance(flag, ast.Constant) and isinstance(flag.value, str):
+                self.setting(flag.value, value, function)
+                if flag.value == "sleep" and isinstance(value, ast.Constant):
+                    self.settings(value, f"sleep {value.value}", function)
+
+    def setting(self, name: str, value: ast.expr, function: str) -> None:
+        """Judges the value that a setting, a variable of the environment or a flag is given."""
+        match value:
+            case ast.Constant(value=str() as text):
+                if NAME.search(name) and not SETTING.search(text):  # that is judged by itself
+                    self.settings(value, f"{name}={text}", function)
+            case ast.IfExp(body=body, orelse=orelse):
+                self.setting(name, body, function)
+                self.setting(name, orelse, function)
+            case ast.Name() if NAME.search(name):
+                values, where = self.sources(value, self.module)
+                for v in values:
+                    if where is self.module and not isinstance(v, ast.Name):  # else it may go round in a circle
+                        self.setting(name, v, function)
+
+    def settings(self, node: ast.AST, text: str, function: str) -> None:
+        """Judges what a text gives settings of larder, and the sleeps of a shell's script."""
+        for found in SETTING.finditer(text):
+            if 0 < length(found[1]) < LEAST_BOUND and not self.stepped:
+                self.report(node, function, f"{found[0]}, a setting by the real clock")
+        for found in SHELL.finditer(text):
+            if found[1] is None or float(found[1]) * {"m": 60, "h": 3600, "d": 86400}.get(found[2], 1) < LEAST_HANG:
+                self.report(node, function, f"{found[0]}, in a script")
 
     def script(self, node: ast.AST, text: str, function: str) -> None:
         """Judges the source of a program that a test runs, or its piece."""
@@ -208,6 +320,22 @@ def called(node: ast.Call) -> str:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
     return ""
+
+
+def spelt(node: ast.Name | ast.Attribute) -> str:
+    """The name under which a module's values are noted."""
+    return node.id if isinstance(node, ast.Name) else f".{node.attr}"
+
+
+def follows(node: ast.Call) -> bool:
+    """Whether a call has a daemon follow the clock of the test: by the flag, or by what gives it the flag."""
+    flagged = any(isinstance(a, ast.Constant) and a.value == CLOCK for a in node.args)
+    return flagged or any(w.arg == "clock" and not isinstance(w.value, ast.Constant) for w in node.keywords)
+
+
+def length(text: str) -> float:
+    """Seconds of a duration as Go writes it."""
+    return sum(float(n) * SECONDS[unit] for n, unit in re.findall(r"([0-9.]+)(h|ms|m|us|µs|ns|s)", text))
 
 
 def reads_clock(node: ast.AST) -> bool:

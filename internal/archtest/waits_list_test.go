@@ -96,6 +96,11 @@ func TestArchWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	found = append(found, pythonWaits(t, root, pythonTests(t))...)
+	scripts, err := shellWaits(root, ".ci/run", "Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found = append(found, scripts...)
 	bad := unlisted(found, readEntries(t, waitsList))
 	for _, s := range bad {
 		t.Error(s)

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	clock "time"
@@ -109,6 +110,32 @@ func helper() { clock.Sleep(short); helperOfHelper() }
 func helperOfHelper() { clock.Sleep(short) }
 
 func both() { clock.Sleep(short) } // 1
+
+func TestWords(t *testing.T) {
+	serve(t, "--set", "jobs.lease=3s") // 1
+	serve(t, "--set", "jobs.lease=3s", "--clock", "unix:clock")
+	serve(t, "--set", "jobs.lease=90s", "--drain-timeout", "2m")
+	serve(t, "--drain-timeout", "300ms") // 1
+	serve(t, "stop", "--timeout=1m30s")
+	config(t, "jobs: {lease: 1s}\nstores: {s3: {timeout: 60s, retry_for: 0s}}") // 1
+	config(t, "source:\n  outage_timeout: \"1.5s\"\n") // 1
+	_ = map[string]string{"jobs.lease": "1s", "LARDER_JOBS__LEASE": "1s", "uptime": "1s"} // 2
+	_ = []string{"larder", "trace", "record", "--for", "10s"} // 1
+	t.Log("it has not ended after 300ms", "no answer in 2s")
+	_ = exec.Command("sleep", "1") // 1
+	_ = exec.Command("sleep", "3600")
+	_ = exec.Command("sh", "-c", "until larder status; do sleep 0.05; done") // 1
+	_ = exec.Command("sh", "-c", "sleep 1h; sleep $LONG") // 1
+	t.Log("the client sleeps 5 times; oversleep 5")
+}
+
+func TestOtherNames(t *testing.T) {
+	nap := clock.Sleep // 1
+	nap(clock.Second)
+	_ = syscall.Nanosleep(nil, nil) // 1
+	both := func(sleep func(clock.Duration)) { sleep(1) }
+	both(clock.Sleep) // 1
+}
 `
 
 // counted returns how many findings each line of a planted file is to have.
@@ -154,8 +181,22 @@ func TestArchWaitsInGoAreSeen(t *testing.T) {
 	compare(t, all.waits(), planted, "// ")
 }
 
+func TestArchWaitsInScriptsAreSeen(t *testing.T) {
+	const text = "set -e\nsleep 1 # 1\n# a sleep 1 in words\ntimeout=3; sleep 3600\nwait; sleep $n # 1\n"
+	for name, want := range map[string]int{"run.sh": 2, "run": 2, "other": 0} {
+		got, err := shellWaits(plant(t, name, text), "run")
+		if err != nil || len(got) != want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		if want > 0 {
+			compare(t, got, text, "# ")
+		}
+	}
+}
+
 // plantedPython is as planted; "#" stands before the number.
-const plantedPython = `import subprocess, threading, time
+const plantedPython = `import signal, subprocess, threading, time
+from signal import setitimer
 from time import sleep as nap
 from beside import LONG, SHORT
 
@@ -206,6 +247,64 @@ class Items:
 SCRIPT = "import time\nwhile True:\n    time.sleep(0.1)\n"  # 1
 PIECE = "loader(timeout=2 if rank else 60,"  # 1
 GOOD = "time.sleep(3600); x = loader(timeout=60)"
+CONFIG = "jobs: {lease: 1s, max: 3}"  # 1
+
+
+def test_settings(private, clock, lives, world, what):
+    private("source: {outage_timeout: 1500ms}\\n")  # 1
+    private("jobs: {lease: 1s}", "--clock", clock.address)
+    lives(more="jobs: {lease: 1s}", clock=clock)
+    lives(more="jobs: {lease: 1s}", clock=None)  # 1
+    lives(more="jobs: {lease: 30m}")
+    world.daemon(timeout="700ms" if what else "5s", retry_for="1h", uptime="2s")  # 2
+    world.daemon(stores={"s3": {"retry_for": "1s"}}, env={"LARDER_JOBS__LEASE": "2s"})  # 2
+    short = "3s"  # 1
+    world.daemon(timeout=short)
+    private("", "--drain-timeout", "60s")
+    subprocess.run(["larder", "stop", "--drain", "--timeout", "200ms"])  # 1
+    words = ["it was not there after 3s", "failed in 1s", "no timeout in 5 s"]
+
+
+def test_shells():
+    subprocess.run("until larder status; do sleep 0.05; done", shell=True)  # 1
+    subprocess.Popen(["sleep", "60"])  # 1
+    subprocess.Popen(["sleep", "3600"])
+    f"sleep {nap.__name__}"  # 1
+
+
+def test_timers(delay):
+    signal.setitimer(signal.ITIMER_REAL, 0.1)  # 1
+    setitimer(signal.ITIMER_REAL, delay)  # 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.alarm(1)  # 1
+    signal.alarm(delay)  # 1
+    _clock.alarm(0)
+
+
+def test_other_names(monkeypatch, p):
+    rest = time.sleep  # 1
+    rest(5)
+    other(time.sleep)  # 1
+    other(nap)  # 1
+    getattr(time, "sleep")(5)  # 1
+    assert _clock.sleep is time.sleep
+    monkeypatch.setattr(time, "sleep", print)
+
+
+def test_unseen(delay, event, loader, length=None):
+    time.sleep(delay)  # 1
+    event.wait(delay)  # 1
+    event.wait(length)
+    subprocess.run("x", timeout=delay)  # 1
+    subprocess.run("x", timeout=told(120))  # 1
+    " ".join(loader)
+    either = FINE if delay else measured()
+    event.wait(either)  # 1
+
+
+def told(seconds):
+    subprocess.run("x", timeout=seconds)
+    return seconds
 `
 
 func TestArchWaitsInPythonAreSeen(t *testing.T) {
@@ -214,8 +313,9 @@ func TestArchWaitsInPythonAreSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, pythonWaits(t, dir, []string{"test_plant.py"}), plantedPython, "# ")
+	before, _, _ := strings.Cut(plantedPython, "time.sleep(0.01)")
 	for _, f := range pythonWaits(t, dir, []string{"test_plant.py"}) {
-		if f.words == "sleep" && f.line > 40 && f.place != "test_plant.py:Items.__getitem__" {
+		if f.line == 1+strings.Count(before, "\n") && f.place != "test_plant.py:Items.__getitem__" {
 			t.Errorf("%v: not the name of a method", f)
 		}
 	}

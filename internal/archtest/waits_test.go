@@ -58,6 +58,8 @@ type judge struct {
 	test    func(*ast.File) bool // says which files are judged
 	sources map[types.Object][]ast.Expr
 	bubbles []span // where testing/synctest's clock runs
+	stepped []span // calls that have a daemon follow the clock of the test
+	callees map[ast.Expr]bool
 	found   []finding
 }
 
@@ -68,9 +70,11 @@ func (s span) holds(p token.Pos) bool { return s.from <= p && p < s.to }
 // waitsIn returns the waits of a package's tests that depend on the clock.
 func waitsIn(fset *token.FileSet, root string, files []*ast.File, info *types.Info,
 	test func(*ast.File) bool) []finding {
-	j := &judge{fset: fset, root: root, info: info, pkg: files, test: test, sources: map[types.Object][]ast.Expr{}}
+	j := &judge{fset: fset, root: root, info: info, pkg: files, test: test, sources: map[types.Object][]ast.Expr{},
+		callees: map[ast.Expr]bool{}}
 	j.findSources()
 	j.findBubbles()
+	j.findStepped()
 	for _, f := range files {
 		if test(f) {
 			ast.Inspect(f, j.look)
@@ -87,8 +91,17 @@ func waitsIn(fset *token.FileSet, root string, files []*ast.File, info *types.In
 func (j *judge) look(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.CallExpr:
+		j.callees[ast.Unparen(n.Fun)] = true
 		j.call(n)
+		j.words(n.Args)
+	case *ast.SelectorExpr:
+		j.renamed(n)
+	case *ast.BasicLit:
+		if text, ok := plainText(n); ok {
+			j.text(n.Pos(), text)
+		}
 	case *ast.CompositeLit:
+		j.words(n.Elts)
 		for _, e := range n.Elts {
 			if kv, ok := e.(*ast.KeyValueExpr); ok {
 				if name, ok := kv.Key.(*ast.Ident); ok && j.isWaitField(n.Type, name.Name) {
