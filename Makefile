@@ -138,7 +138,7 @@ test-frameworks: build ## real Lightning, Accelerate, Hugging Face Trainer, kill
 
 .PHONY: test-report
 test-report: bench-smoke ## make bench-smoke, and look at its report with Chromium
-	LARDER_REPORT=$(abspath out/bench/report.html) \
+	LARDER_REPORT=$(abspath out/bench/report.html) LARDER_REQUIRE_BROWSER=1 \
 	  $(GO) test -count=1 -tags '$(TAGS)' -run TestSmokeReport ./bench/report
 
 .PHONY: setup
