@@ -22,8 +22,8 @@ HAVE_JPEG = $(shell $(JPEG_PROGRAM) | $${CC:-cc} -E - >/dev/null 2>&1 && [ "$${C
 HAVE_STATIC = $(shell f=$$($${CC:-cc} -print-file-name=libjpeg.a 2>/dev/null); [ -f "$$f" ] && echo yes)
 TAGS = $(if $(HAVE_JPEG),turbo$(if $(HAVE_STATIC),,$(comma)turbo_shared),)
 comma := ,
-# In CI the tests against a real PyTorch and a real S3 server must run. make nightly demands the other servers and the
-# writers too.
+# In CI the tests against a real PyTorch and a real S3 server must run. make nightly demands the other servers, the
+# writers, a browser and what make cross takes too.
 REQUIRE_TORCH = $(if $(CI),LARDER_REQUIRE_TORCH=1 LARDER_REQUIRE_S3=1,)
 
 .PHONY: help
@@ -151,7 +151,7 @@ check: tools build ## format, linters, modules, protocol buffers, types, documen
 	$(MAKE) $(BESIDE) check-go check-modules check-proto check-python check-counts check-docs docs
 
 .PHONY: setup-nightly
-setup-nightly: ## also the writers of packed files, Azurite, nginx, a browser
+setup-nightly: ## also the writers of packed files, Azurite, nginx, a browser, tools for 64-bit ARM
 	@TAGS='$(TAGS)' internal/tools/setup.sh $(VENV) nightly
 
 .PHONY: tools
@@ -241,19 +241,8 @@ bench-smoke: build ## simulate policies, systems, samplers on demand of every ki
 	bench/smoke.sh $(abspath $(BIN))/larder $(abspath out/bench)
 
 .PHONY: cross
-cross: ## 64-bit ARM: the portable build; with CC_ARM64 the C code too, with qemu the tests of the kernels
-	GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./...
-	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
-	@if ! command -v $(CC_ARM64) >/dev/null; then \
-	  echo "no $(CC_ARM64): the C code was not compiled (Debian: apt-get install gcc-aarch64-linux-gnu)"; exit 0; \
-	fi; set -x; \
-	  $(CC_ARM64) -std=c11 -O3 -Wall -Wextra -fsyntax-only internal/prep/kernel/kernel.c; \
-	  if command -v $(QEMU_ARM64) >/dev/null && $(JPEG_PROGRAM) | $(CC_ARM64) -E - >/dev/null 2>&1; then \
-	    mkdir -p out; CGO_ENABLED=1 GOARCH=arm64 CC=$(CC_ARM64) $(GO) test -c -tags turbo \
-	      -ldflags '-linkmode external -extldflags -static' -o $(abspath out)/prep-arm64.test ./internal/prep; \
-	    cd internal/prep && LARDER_KERNEL_CASES=200 \
-	      $(QEMU_ARM64) $(abspath out)/prep-arm64.test -test.run 'Golden|Kernel|Finish|RegionEquals'; \
-	  fi
+cross: ## 64-bit ARM: the portable build; with qemu the decoder in Go, with CC_ARM64 and a libjpeg the kernels in C
+	CC_ARM64=$(CC_ARM64) QEMU_ARM64=$(QEMU_ARM64) GO='$(GO)' internal/tools/cross.sh
 CC_ARM64 ?= aarch64-linux-gnu-gcc
 QEMU_ARM64 ?= qemu-aarch64-static
 

@@ -4,7 +4,8 @@
 #   internal/tools/setup.sh VENV             for `make test` and `make bench`; also an S3 server, into bin/tools
 #   internal/tools/setup.sh VENV TOOLS       for `make check`: also the pinned linters and generators, into the folder TOOLS
 #   internal/tools/setup.sh VENV writers     for `make writers`: also the writers of packed files, in .venv-formats
-#   internal/tools/setup.sh VENV nightly     for `make nightly`: these, Azurite, nginx, a headless Chromium
+#   internal/tools/setup.sh VENV nightly     for `make nightly`: these, Azurite, nginx, a headless Chromium, and what
+#                                            make cross takes
 #
 # On Debian as root it installs system packages: libjpeg-turbo's headers, and a CPU PyTorch with torchvision to test
 # against. Elsewhere it installs what pip has.
@@ -24,7 +25,7 @@ say() { echo "setup: $*"; }
 
 packages=(libjpeg62-turbo-dev python3-venv python3-numpy python3-pil python3-pytest python3-torch python3-torchvision
   openssl)
-[ -z "$nightly" ] || packages+=(nginx-light)
+[ -z "$nightly" ] || packages+=(nginx-light gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 # The browser is installed separately: its package has other names elsewhere, and the other packages must not miss.
 browser=${nightly:+chromium-headless-shell}
 for b in chromium chromium-headless-shell chromium-browser google-chrome; do
@@ -97,7 +98,7 @@ azurite() {
   cmp -s "$here/azurite/package-lock.json" "$home/package-lock.json" &&
     [ -e "$home/node_modules/.bin/azurite-blob" ] && return
   if ! command -v npm >/dev/null; then
-    say "no npm: the tests against Azurite are skipped"
+    say "no npm: the tests against Azurite are skipped, and make nightly, which demands them, fails"
     return
   fi
   say "npm ci: azurite into bin/tools"
@@ -109,6 +110,24 @@ azurite() {
     say "azurite could not be installed: its tests are skipped"
     [ -z "${CI:-}" ]
   fi
+}
+
+# arm64_jpeg unpacks Debian's libjpeg-turbo for 64-bit ARM into bin/tools: make cross links the kernels in C with it. apt
+# reads lists of its own, so that the system need not take packages of a foreign architecture.
+arm64_jpeg() {
+  local home=$here/../../bin/tools/arm64 tmp
+  [ ! -e "$home/usr/lib/aarch64-linux-gnu/libjpeg.a" ] || return 0
+  say "apt-get download libjpeg62-turbo-dev for arm64 into bin/tools"
+  tmp=$(mktemp -d)
+  local apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+    -o Dir::State::Lists="$tmp/lists" -o Dir::Cache="$tmp/cache")
+  mkdir -p "$tmp/lists/partial" "$tmp/cache/archives/partial" "$home"
+  (cd "$tmp" && "${apt[@]}" update && "${apt[@]}" download libjpeg62-turbo-dev) >"$tmp/log" 2>&1 &&
+    dpkg-deb -x "$tmp"/libjpeg62-turbo-dev_*.deb "$home" || {
+    tail -n 5 "$tmp/log"
+    say "the download failed; continuing without"
+  }
+  rm -rf "$tmp"
 }
 
 # go_modules downloads the modules of others and compiles them into Go's cache, in the forms that TAGS chooses.
@@ -171,6 +190,7 @@ python_tools() {
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
   debian "${packages[@]}"
   [ -z "$browser" ] || debian "$browser"
+  [ -z "$nightly" ] || arm64_jpeg
 else
   say "not root on Debian: no system package is installed (for the fast decoder and the tests: ${packages[*]} $browser)"
 fi
