@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
+import subprocess
 import sys
 from types import ModuleType
 
@@ -102,6 +104,73 @@ def test_panics_and_epochs_that_are_not_exactly_once_show_in_the_text_of_pytest(
     end = "FAILED python/tests/test_a.py::test_b - AssertionError: no\n1 failed in 1s\n"
     result = run.parse_pytest(1, f"{line}\n{end}")
     assert bool(result.hard) == grave and result.failed == ["python/tests/test_a.py::test_b"]
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict"),
+    [
+        ("=== RUN   TestA\n--- PASS: TestA (0.00s)\nPASS\nok  \tlarder/a\t0.1s\n", "ok"),
+        ("=== RUN   TestA\n--- SKIP: TestA (0.00s)\nPASS\nok  \tlarder/a\t0.1s\n", "skipped"),
+        ("=== RUN   TestA\n--- SKIP: TestA (0.00s)\n=== RUN   TestB\n--- PASS: TestB (0.00s)\nPASS\n", "ok"),
+        ("testing: warning: no tests to run\nPASS\nok  \tlarder/a\t0.1s [no tests to run]\n", "no tests"),
+        ("ok  \tlarder/a\t0.1s [no tests to run]\n?   \tlarder/b\t[no test files]\n", "no tests"),
+        ("ok  \tlarder/a\t0.1s [no tests to run]\nok  \tlarder/b\t0.1s\n", "ok"),
+        ("ok  \tlarder/b\t(cached)\n", "ok"),
+        ("...s\n3 passed, 1 skipped in 0.12s\n", "ok"),
+        ("s\n1 skipped in 0.12s\n", "skipped"),
+        ("\n3 deselected in 0.12s\n", "no tests"),
+        ("all modules verified\n", "ok"),
+        ("", "nothing"),
+    ],
+)
+def test_a_row_of_the_night_that_proves_nothing_is_not_ok(log, verdict, tmp_path):
+    path = tmp_path / "row.log"
+    path.write_text(log)
+    assert subprocess.check_output([LANES / "verdict.sh", path], text=True) == verdict + "\n"
+
+
+ROOT = LANES.parents[2]
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory):
+    """The rows of make nightly: name and command."""
+    env = os.environ | {"SHOW": "1", "OUT": str(tmp_path_factory.mktemp("night")), "ROWS": ""}
+    out = subprocess.check_output([LANES.parent / "nightly.sh", "all"], env=env, text=True)
+    return [(name, shlex.split(command)) for _, name, command in (line.split("\t") for line in out.splitlines())]
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1] if name in command else ""
+
+
+def selected(command: list[str], tests: list[str]) -> list[str]:
+    """Which of the tests, as package.Test, a command of go test runs."""
+    of = [a.removeprefix("./").removeprefix("larder/") for a in command if a.startswith(("./", "larder/"))]
+    inside = re.compile("|".join(re.escape(p).replace(r"/\.\.\.", "(/.*)?") for p in of) or "$^")
+    run, skip = re.compile(option(command, "-run")), re.compile(option(command, "-skip") or "$^")
+    split = ((name, *name.rsplit(".", 1)) for name in tests)
+    return [name for name, p, test in split if inside.fullmatch(p) and run.search(test) and not skip.search(test)]
+
+
+def test_every_go_test_is_in_a_row_of_the_night(night):
+    tests = [name for name in table.tests({p: t for p, t in table.tree().items() if p.endswith(".go")})]
+    rows = {name: command for name, command in night if "gotest" in command or {"go", "test"} <= set(command)}
+    long = [set(selected(c, tests)) for c in rows.values() if "-short" not in c and "-race" not in c]
+    assert sorted(set(tests).difference(*long)) == []
+    assert sorted(set(tests).difference(*(selected(c, tests) for c in rows.values() if "-race" in c))) == []
+    for name, command in rows.items():
+        for pattern in (option(command, "-run"), option(command, "-skip")):
+            for one in filter(None, re.sub(r"^\^?\(|\)\$?$", "", pattern).split("|")):
+                every = [a for a in command if a not in ("-run", "-skip", pattern)]
+                assert selected([*every, "-run", one], tests), f"row {name}: {one} is the name of no test"
+
+
+def test_every_python_test_is_in_a_row_of_the_night(night):
+    rows = dict(night)
+    one, rest = rows["python"], rows["stores/python"]
+    assert option(one, "-k") == f"not ({option(rest, '-k')})" and one[:-1] == rest[:-1]
+    assert {f"{a}/" for a in rest} >= set(table.pytest_roots())
 
 
 def test_only_listed_tests_are_run_again_and_at_most_twice(monkeypatch):
