@@ -23,7 +23,7 @@ python=${PYTHON:-.venv/bin/python}
 case $python in /*) ;; *) python=$PWD/$python ;; esac
 out=${OUT:-out/nightly}
 read -ra rows <<<"${ROWS-}"
-parts=(sim dsa journal kills clients disks parsers formats kernels go python stores browser cross race frameworks)
+parts=(sim dsa journal kills clients disks parsers formats kernels asan go python stores browser cross race frameworks)
 chosen=("$@")
 all=
 [ "${1-}" != all ] || { chosen=("${parts[@]}"); all=yes; }
@@ -197,7 +197,9 @@ if in_part kernels; then
     env LARDER_KERNEL_CASES="$(n 1000000)" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Kernel|EveryColor' ./internal/prep
   row K/images "decoding into planes and of regions, outputs, beside their twins: images at random" \
     env LARDER_KERNEL_CASES="$(n 10000)" go test -tags "$tags" -count=1 -v -timeout 4h -run 'Finish|Compact|Region|Chroma' ./internal/prep
-  row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" internal/prep/testdata/asan.sh
+fi
+if in_part asan; then
+  row ASan "the C code over broken files, with the address sanitizer" env TAGS="$tags" CASES="$(n 3000)" internal/prep/testdata/asan.sh
 fi
 if in_part go; then
   row go/modules "the modules on this machine have the sums of go.sum" go mod verify
