@@ -409,7 +409,7 @@ func TestStrictJobsShareEveryRead(t *testing.T) {
 	}
 }
 
-// countsOnly leaves a test out of `make race`, which runs with -short: one goroutine counts, and ten times slower there.
+// countsOnly leaves a test out of `make race`, which runs with -short: one goroutine counts, ten times slower there.
 func countsOnly(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

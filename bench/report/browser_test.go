@@ -40,8 +40,8 @@ func browser(t *testing.T) string {
 			return path
 		}
 	}
-	const missing = "there is no Chromium to look at the report with: make setup-nightly installs chromium-headless-shell " +
-		"on Debian"
+	const missing = "there is no Chromium to look at the report with: on Debian make setup-nightly installs " +
+		"chromium-headless-shell"
 	if os.Getenv("LARDER_REQUIRE_BROWSER") != "" {
 		t.Fatal(missing)
 	}

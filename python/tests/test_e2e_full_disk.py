@@ -18,8 +18,8 @@ CONFIG = "tiers: {total: 64MiB}\nmemory: {limit: 2GiB}\n"
 @pytest.mark.filterwarnings("error::larder.KeptBatchesWarning")
 @pytest.mark.parametrize("killed", [False, True], ids=["room is made", "the daemon is killed"])
 def test_jobs_wait_for_room(tmp_path, killed):
-    """The disk is full in one of many epochs. When there is room, in place or after SIGKILL, the job continues, and every
-    epoch has each sample once.
+    """The disk is full in one of many epochs. When there is room, in place or after SIGKILL, the job continues, and
+    every epoch has each sample once.
     """
     images = draw(tmp_path / "images", 2, 12, size=(24, 40))
     room = tmp_path / "room"
