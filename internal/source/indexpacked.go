@@ -183,13 +183,12 @@ func decodePacked(r *indexReader, version uint32) (*snapshot, []fileMeta, error)
 // outdatedBy says what this larder may find otherwise than the one that wrote a version of an index.
 func outdatedBy(version uint32, s *snapshot) outdated {
 	scheme := s.scheme()
-	samples := false
+	samples := packed.LabelsByWord(scheme) && !numbered(s.classes) && slices.ContainsFunc(s.classes, packed.OldLabel)
 	switch version {
 	case wordsVersion, listedWordVersion:
-		samples = packed.LabelsByWord(scheme) && !numbered(s.classes) && slices.ContainsFunc(s.classes, packed.OldLabel) ||
-			scheme == "mds" && slices.Contains(s.labels, -1)
+		samples = samples || scheme == "mds" && slices.Contains(s.labels, -1)
 	case bytesVersion, typesVersion:
-		samples = packed.FloatLabels(&s.schema) || scheme == "fasta" // whose .fai was believed
+		samples = samples || packed.FloatLabels(&s.schema) || scheme == "fasta" // whose .fai was believed
 		if !samples && (version == bytesVersion && packed.WasBytes(scheme, &s.schema) ||
 			packed.TypedAnew(scheme, &s.schema, len(s.dirs)) || packed.WereOthers(scheme, &s.schema) ||
 			slices.ContainsFunc(s.dirs, func(d dirRow) bool { return packed.KeptHalves(scheme, &s.schema, d.rel) })) {

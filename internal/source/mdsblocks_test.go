@@ -15,7 +15,7 @@ import (
 
 // packedIndex is the index of one shard that is compressed.
 func packedIndex(codec string, raw int) string {
-	return fmt.Sprintf(`{"version":2,"shards":[{"format":"mds","compression":%q,"samples":3,"raw_data":{"basename":`+
+	return fmt.Sprintf(`{"version":2,"shards":[{"format":"mds","compression":%q,"raw_data":{"basename":`+
 		`"shard.00000.mds","bytes":%d},"zip_data":{"basename":"shard.00000.mds.%s","bytes":9}}]}`, codec, raw, codec)
 }
 

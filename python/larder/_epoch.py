@@ -19,7 +19,7 @@ from ._stream import Epoch as Stream
 from ._stream import Sampling
 from ._waits import Waiting
 from ._wire import BatchHeader, Frame
-from .errors import Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError, UnavailableError
+from .errors import DatasetWarning, Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError, UnavailableError
 
 Batch = Any  # a tuple of the fields; of a dataset in Python, what its items are made of
 
@@ -299,11 +299,25 @@ def _end(shared: Shared, s: Session, run: Run, f: Frame) -> None:
         shared.ended = shared.final(run.epoch)
     if run.observer is not None:
         run.observer.ended(end)
+    _say_if_empty(shared, run, end)
     run.done = True
     run.board = None
     shared.note_size(run.after)
     f.taken = True
     raise StopIteration
+
+
+def _say_if_empty(shared: Shared, run: Run, end: EpochEnd) -> None:
+    """Warns of an epoch without a sample: whatever is bad in all of them, a loop over the loader would say nothing."""
+    account = end.get("account") or {}
+    bad = int(account.get("quarantined") or 0)
+    if int(account.get("delivered") or 0) == 0 and bad > 0 and shared.quarantined:
+        first = next(iter(shared.quarantined.values()))
+        warn(
+            f"job {shared.name!r}: none of the {bad} samples of epoch {run.epoch} could be prepared; the first, "
+            f"{first.key}: {first.reason}",
+            DatasetWarning,
+        )
 
 
 def _report(shared: Shared, run: Run, b: BatchHeader) -> None:

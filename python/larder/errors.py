@@ -177,7 +177,9 @@ class StateChangedWarning(UserWarning):
 
 
 class DatasetWarning(UserWarning):
-    """A dataset has files that look like samples and are none, or classes without any. Warned of once a process."""
+    """A dataset has files that look like samples and are none, or classes without any, which is said once a process; or
+    none of an epoch's samples could be prepared.
+    """
 
 
 class NotSharedWarning(UserWarning):

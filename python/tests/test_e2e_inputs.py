@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real import draw
 
 import larder
 from larder import _registration, ops
@@ -277,3 +278,17 @@ def test_files_of_other_programs_are_left_out_with_a_warning(real, tmp_path, mon
     assert batch["x"].tolist() == [1, 2, 3]
     batch = next(iter(real(f"parquet:{tmp_path}/_tmp.parquet?fields=x", batch_size=8, job="itself")))
     assert batch["x"].tolist() == [1, 2, 3]
+
+
+def test_an_epoch_of_which_nothing_could_be_prepared_says_so(real, tmp_path):
+    (tmp_path / "set" / "class").mkdir(parents=True)
+    for n in range(3):
+        (tmp_path / "set" / "class" / f"{n}.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    loader = real(f"imagefolder:{tmp_path / 'set'}", batch_size=2, on_error="skip")
+    for epoch in range(2):
+        with pytest.warns(larder.DatasetWarning, match=f"none of the 3 samples of epoch {epoch} could be prepared"):
+            assert list(loader) == []
+    draw(tmp_path / "set", 1, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", larder.DatasetWarning)
+        assert len(list(real(f"imagefolder:{tmp_path / 'set'}", batch_size=2, on_error="skip"))) == 1

@@ -258,6 +258,14 @@ func schemaOf(columns []arrowColumn) record.Schema {
 	return s
 }
 
+// classes describe a column of classes; "" = it is none.
+func (f hfFeature) classes() string {
+	if f.Type != "ClassLabel" {
+		return ""
+	}
+	return fmt.Sprintf("ClassLabel with the names %q", f.Names)
+}
+
 // classesOf are the names of the label's classes; nil = the table has none.
 func classesOf(columns []arrowColumn, features map[string]hfFeature) []string {
 	s := schemaOf(columns)

@@ -1,6 +1,7 @@
 package packed
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -44,13 +45,36 @@ func (c *column) take(b []byte) {
 		_, ok := boolOf(s)
 		c.notBool = !ok
 	}
-	w, ok := wholeOf([]byte(strings.TrimPrefix(s, "+")))
+	digits := unsigned(s)
+	w, ok := wholes(0), false
+	if isDigits(digits) {
+		w, ok = wholeOf(digits)
+	}
 	c.whole |= w
 	c.notInt = c.notInt || !ok
 	if !c.notFloat && !ok {
 		_, err := floatOf(s)
 		c.notFloat = err != nil
 	}
+}
+
+// unsigned leaves out a plus in front of digits.
+func unsigned(s string) []byte {
+	if len(s) > 1 && s[0] == '+' && s[1] >= '0' && s[1] <= '9' {
+		s = s[1:]
+	}
+	return []byte(s)
+}
+
+// isDigits reports whether all bytes but a minus in front are digits.
+func isDigits(b []byte) bool {
+	b = bytes.TrimPrefix(b, []byte{'-'})
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return len(b) > 0
 }
 
 // join takes what another part of the column may be.

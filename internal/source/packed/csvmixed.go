@@ -68,13 +68,26 @@ func (m mixtures) take(row [][]byte, n int64) {
 		if text == "" {
 			continue
 		}
-		if _, err := floatOf(text); err == nil {
+		if couldBeNumber(text) && isNumber(text) {
 			x.numbers.add(text, n)
 		} else {
 			x.words.add(text, n)
 		}
 	}
 }
+
+// couldBeNumber is false for dates, times and the like, which floatOf takes longer to refuse.
+func couldBeNumber(s string) bool {
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == ':', c == '/', c == ' ', c == ',', (c == '-' || c == '+') && s[i-1]|0x20 != 'e':
+			return false
+		}
+	}
+	return true
+}
+
+func isNumber(s string) bool { _, err := floatOf(s); return err == nil }
 
 // wordByte reports whether no number begins with a byte; inf and nan are numbers.
 func wordByte(c byte) bool {

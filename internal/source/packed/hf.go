@@ -122,17 +122,40 @@ func (hf) Files(a Address) (files, beside []string, err error) {
 // Names are the classes of the label's column.
 func (hf) Names(a Address) ([]string, error) {
 	if !a.isDir(a.Path) {
-		return nil, nil // files by themselves: classes are numbers
+		return arrowNames(a)
 	}
 	dir, err := hfFolder(a)
 	if err != nil {
 		return nil, err
 	}
 	b, err := a.readSmall(filepath.Join(dir, "dataset_info.json"), maxIndex)
-	if err != nil {
-		return nil, nil // it is for people; the columns are in the Arrow files
+	if names := hfClasses(`{"info":` + string(b) + "}"); err == nil && names != nil {
+		return names, nil
 	}
-	return hfClasses(`{"info":` + string(b) + "}"), nil
+	return arrowNames(a) // the file is for people; the Arrow files describe themselves
+}
+
+// arrowNames are the classes of the label's column that files by themselves name: the first one with rows.
+func arrowNames(a Address) ([]string, error) {
+	files, _, _, err := hfFiles(a)
+	if err != nil || a.At != nil { // an address reads small files only, of a place
+		return nil, err
+	}
+	for _, path := range files {
+		o, err := openPlain(path)
+		if err != nil {
+			return nil, err
+		}
+		f, err := arrow.Open(context.Background(), o, o.Len())
+		_ = o.Close() // nothing was written, so nothing can be lost
+		if err != nil || f.Rows() > 0 {
+			if f == nil {
+				return nil, nil // Schema refuses the file
+			}
+			return hfClasses(f.Schema.Meta["huggingface"]), nil
+		}
+	}
+	return nil, nil
 }
 
 // openPlain opens a file of the file system.
@@ -189,7 +212,7 @@ func openTable(
 		had := len(t.files)
 		err = t.add(ctx, a, schema, f, f.Len())
 		if err == nil && len(t.files) > had {
-			err = t.means.agree(path, t.columns, t.files[len(t.files)-1].Schema.Fields)
+			err = t.means.agree(path, t.columns, t.files[len(t.files)-1].Schema.Fields, t.features)
 		}
 		if err != nil {
 			t.close()

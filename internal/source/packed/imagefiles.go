@@ -158,7 +158,7 @@ func listedJSON(a Address, x line, pathName, label *string) (Sample, error) {
 			return s, err
 		}
 	}
-	found := 0
+	found, labels := 0, 0
 	err := splitObject(x.text, func(key string, raw []byte) (err error) {
 		switch key {
 		case *pathName:
@@ -168,6 +168,9 @@ func listedJSON(a Address, x line, pathName, label *string) (Sample, error) {
 			}
 			s.Key, err = stringOf(raw)
 		case *label:
+			if labels++; labels > 1 {
+				return fmt.Errorf("it has the key %q twice", key)
+			}
 			err = s.labelledJSON(key, raw)
 		}
 		return err

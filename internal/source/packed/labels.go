@@ -50,15 +50,19 @@ func OldLabel(class string) bool { return KindOfLabel(class) != LabelWord || tri
 // labelFields are the fields of records that are taken for the label, the best first.
 var labelFields = append(slices.Clone(labelNames), "image/class/label")
 
-// labelField is the field that gives samples a label: an integer scalar of the first of the names that has one, else a
-// float scalar, whose whole numbers are labels; -1 = none.
+// labelField is the field that gives samples a label: the first of the names that is an integer scalar, or a float
+// scalar, whose whole numbers are labels; -1 = none. A field "label" of other values has no other beside it.
 func labelField(s *record.Schema, names []string) int {
-	for _, fits := range []func(record.DType) bool{isWhole, isFloat} {
-		for _, name := range names {
-			i := fieldNamed(s.Fields, name)
-			if i >= 0 && s.Fields[i].Kind == record.Scalar && fits(s.Fields[i].DType) {
-				return i
-			}
+	for _, name := range names {
+		i := fieldNamed(s.Fields, name)
+		if i < 0 {
+			continue
+		}
+		if f := &s.Fields[i]; f.Kind == record.Scalar && (isWhole(f.DType) || isFloat(f.DType)) {
+			return i
+		}
+		if name == labelNames[0] && IsProperty(&s.Fields[i]) {
+			break
 		}
 	}
 	return -1

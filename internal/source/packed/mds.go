@@ -24,8 +24,9 @@ import (
 type mds struct {
 	identity
 
-	raw   map[string]int64 // bytes that compressed shards unpack to, by path; nil = the index was not read
-	plain map[string]int64 // bytes of the others
+	raw     map[string]int64 // bytes that compressed shards unpack to, by path; nil = the index was not read
+	plain   map[string]int64 // bytes of the others
+	samples map[string]int64 // of all of them
 }
 
 func (mds) Scheme() string { return "mds" }
@@ -38,6 +39,7 @@ type mdsIndex struct {
 
 type mdsShard struct {
 	Format      string
+	Samples     *int64 // streaming always says it
 	Compression *string
 	RawData     mdsFile  `json:"raw_data"`
 	ZipData     *mdsFile `json:"zip_data"`
@@ -57,15 +59,15 @@ func (m mds) Files(a Address) (files, beside []string, err error) {
 // Prepare implements Prepares: it remembers how large compressed shards are unpacked.
 func (m mds) Prepare(a Address) (_ Format, files, beside []string, err error) {
 	l, err := m.listed(a)
-	m.raw, m.plain = l.raw, l.plain
+	m.raw, m.plain, m.samples = l.raw, l.plain, l.samples
 	return m, l.files, l.beside, err
 }
 
-// mdsListed holds what index.json says of a folder: its files, how many bytes those that are compressed unpack to, and
-// how many the others have.
+// mdsListed holds what index.json says of a folder: its files, how many bytes those that are compressed unpack to, how
+// many the others have, and how many samples are in each.
 type mdsListed struct {
-	files, beside []string
-	raw, plain    map[string]int64
+	files, beside       []string
+	raw, plain, samples map[string]int64
 }
 
 func (mds) listed(a Address) (l mdsListed, err error) {
@@ -74,7 +76,7 @@ func (mds) listed(a Address) (l mdsListed, err error) {
 	if err != nil {
 		return l, err
 	}
-	l.raw, l.plain = map[string]int64{}, map[string]int64{}
+	l.raw, l.plain, l.samples = map[string]int64{}, map[string]int64{}, map[string]int64{}
 	unpacked := unpackedNames(a)
 	for i := range index.Shards {
 		s := &index.Shards[i]
@@ -90,6 +92,9 @@ func (mds) listed(a Address) (l mdsListed, err error) {
 			return mdsListed{}, fmt.Errorf("%s: shard %d %w", path, i, err)
 		}
 		full := filepath.Join(a.Path, f.Basename)
+		if s.Samples != nil {
+			l.samples[full] = *s.Samples
+		}
 		if f == s.ZipData {
 			l.raw[full] = s.RawData.Bytes
 		} else {
@@ -209,9 +214,9 @@ type columns struct {
 var integers = map[string]int64{"int": 8, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2,
 	"uint32": 4, "uint64": 8}
 
-// mdsLabels are the encodings that a label may have, the better ones first.
-var mdsLabels = [][]string{append(slices.Collect(maps.Keys(integers)), "str"),
-	{"str_int", "str_float", "str_decimal", "float16", "float32", "float64"}}
+// mdsLabels are the encodings that a label may have.
+var mdsLabels = append(slices.Collect(maps.Keys(integers)), "str", "str_int", "str_float", "str_decimal", "float16",
+	"float32", "float64")
 
 // labelNames are the columns that are taken for the label, the best first.
 var labelNames = []string{"label", "labels", "class", "cls", "y", "target", "fine_label"}
@@ -242,12 +247,10 @@ func parseColumns(b []byte) (columns, error) {
 			return c, fmt.Errorf("column %q of encoding %s has not %d bytes", c.Names[i], e, n)
 		}
 	}
-	for _, encodings := range mdsLabels {
-		for _, name := range labelNames {
-			i := slices.Index(c.Names, name)
-			if i >= 0 && c.label < 0 && slices.Contains(encodings, c.Encodings[i]) {
-				c.label = i
-			}
+	for _, name := range labelNames {
+		i := slices.Index(c.Names, name)
+		if i >= 0 && c.label < 0 && slices.Contains(mdsLabels, c.Encodings[i]) {
+			c.label = i
 		}
 	}
 	return c, nil
@@ -328,27 +331,34 @@ func (s *shard) place(i int64) (from, to int64, err error) {
 func (s *shard) offset(i int64) int64 { return int64(binary.LittleEndian.Uint32(s.offsets[4*i:])) }
 
 func (m mds) Scan(ctx context.Context, a Address, f File, emit func(Sample) error) (Found, error) {
-	if !isPackedShard(f.Path) {
-		if n := m.plain[f.Path]; n > 0 && n != f.Size {
-			return Found{}, fmt.Errorf("it has %d bytes, and index.json says %d: one of them is of another version, or the "+
-				"shard is cut; write both again", f.Size, n)
-		}
-		return scanShard(ctx, a, f, emit)
-	}
-	u, err := openUnpacked(f.Path, f.ReaderAt, f.Size, m.raw[f.Path])
-	if err != nil {
-		return Found{}, err
-	}
-	defer u.close()
-	f.ReaderAt, f.Size = u, u.size
 	number := int64(0)
+	packed := isPackedShard(f.Path)
+	if n := m.plain[f.Path]; !packed && n > 0 && n != f.Size {
+		return Found{}, fmt.Errorf("it has %d bytes, and index.json says %d: one of them is of another version, or the "+
+			"shard is cut; write both again", f.Size, n)
+	}
+	rest := func() error { return nil }
+	if packed {
+		u, err := openUnpacked(f.Path, f.ReaderAt, f.Size, m.raw[f.Path])
+		if err != nil {
+			return Found{}, err
+		}
+		defer u.close()
+		f.ReaderAt, f.Size, rest = u, u.size, u.rest
+	}
 	found, err := scanShard(ctx, a, f, func(s Sample) error {
-		s.Off = number
+		if packed {
+			s.Off = number
+		}
 		number++
 		return emit(s)
 	})
 	if err == nil {
-		err = u.rest()
+		err = rest()
+	}
+	if said, ok := m.samples[f.Path]; err == nil && ok && number != said {
+		err = fmt.Errorf("it has %d samples, and index.json says %d: one of them is of another version; write both again",
+			number, said)
 	}
 	return found, err
 }

@@ -75,11 +75,21 @@ func readArray(r io.ReaderAt, size int64) (array, error) {
 	case n < 0 || n > size-x.at:
 		return x, fmt.Errorf("its header says shape %v of %s, which does not fit its %d bytes: it is cut", x.shape, x.dtype,
 			size)
+	case n < size-x.at:
+		err := x.more(size)
+		return x, err
 	}
 	if _, n := x.row(); n < 0 || n > maxRow {
 		return x, fmt.Errorf("its rows have the shape %v of %s, more than %d bytes", x.shape[1:], x.dtype, int64(maxRow))
 	}
 	return x, nil
+}
+
+// more refuses a file of so many bytes, which has some behind its array.
+func (x *array) more(size int64) error {
+	end := x.at + x.bytes()
+	return fmt.Errorf("its array of shape %v and %s ends at byte %d, and the file has %d: NumPy reads the first array "+
+		"alone; save each array in a file of its own", x.shape, x.dtype, end, size)
 }
 
 // maxRow bounds the bytes of a row.

@@ -155,7 +155,7 @@ func (parquetFiles) Schema(
 		t, err := openParquet(a, f, f.Len(), s)
 		_ = f.Close() // nothing was written, so nothing can be lost
 		if err == nil {
-			err = means.agree(path, t.columns, t.Fields)
+			err = means.agree(path, t.columns, t.Fields, t.features)
 		}
 		if err != nil {
 			errs[i] = fmt.Errorf("%s: %w", filepath.Base(path), means.named(err))

@@ -130,6 +130,9 @@ func JSONValue(text []byte, keys []string) (Value, error) {
 			return Value{}, ErrNoValue
 		}
 		if err := splitObject(raw, func(k string, v []byte) error {
+			if k == key && at != nil {
+				return fmt.Errorf("it has the key %q twice", k)
+			}
 			if k == key {
 				at = v
 			}

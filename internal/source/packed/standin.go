@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +26,13 @@ var (
 	errPointer = errors.New("it is a pointer of Git LFS and not the file: fetch the files with `git lfs pull` in its " +
 		"repository")
 	errPage = errors.New("it is a web page (HTML) and not the file, as a failed download leaves: download it again")
-	errXML  = errors.New("it is an error of a store (XML) and not the file, as failed downloads leave: download it again")
+	errXML  = errors.New("it is an error of a store (XML) and not the file, as failed downloads leave: " +
+		"download it again")
+	errAnswer = errors.New("it is the answer of a server and not the file, as failed downloads leave: download it again")
+	errAnnex  = errors.New("it is a pointer of git-annex and not the file: fetch the files with `git annex get` in its " +
+		"repository")
+	errLink = errors.New("it is the text of a symbolic link and not the file, as copies to file systems without links " +
+		"leave: copy the files that the links lead to")
 )
 
 // StandsIn is the error of a file whose first bytes are those of a text that stands for another file; nil = they are
@@ -36,13 +43,44 @@ func StandsIn(head []byte) error {
 		return len(head) >= len(with) && bytes.EqualFold(head[:len(with)], []byte(with))
 	}
 	switch {
-	case len(head) == 0 || head[0] != '<' && head[0] != 'v':
+	case len(head) == 0 || bytes.IndexByte([]byte("<v/.4Ee"), head[0]) < 0:
 		return nil
 	case begins(pointerHead):
 		return errPointer
-	case begins("<!doctype html"), begins("<html>"), begins("<html "), begins("<html\n"), begins("<html\r"):
-		return errPage
-	case begins("<?xml") && bytes.Contains(head, []byte("<Error>")):
+	case begins("/annex/objects/"):
+		return errAnnex
+	case begins("../../blobs/"), begins(".git/annex/objects/"), begins("../.git/annex/objects/"):
+		return errLink
+	case slices.Contains(answers, strings.ToLower(string(bytes.TrimSpace(head)))):
+		return errAnswer
+	}
+	return markup(head)
+}
+
+// answers are whole files, in small letters: what GitHub, Hugging Face and web servers say of a file that is not there.
+var answers = []string{"404: not found", "404 not found", "entry not found", "entry not found."}
+
+// markup refuses HTML and XML: comments and declarations may stand before the element that tells.
+func markup(head []byte) error {
+	text := strings.ToLower(string(head))
+	for {
+		end, found := 0, false
+		for open, closes := range map[string]string{"<?xml": "?>", "<!--": "-->"} { // order-free: one of them fits
+			if strings.HasPrefix(text, open) {
+				end, found = strings.Index(text, closes)+len(closes), strings.Contains(text, closes)
+			}
+		}
+		if !found {
+			break
+		}
+		text = strings.TrimLeft(text[end:], " \t\r\n")
+	}
+	for _, tag := range []string{"<!doctype html", "<html", "<head"} {
+		if strings.HasPrefix(text, tag) && strings.ContainsAny(text[len(tag):min(len(text), len(tag)+1)], "> \t\r\n") {
+			return errPage
+		}
+	}
+	if strings.HasPrefix(text, "<error>") && strings.Contains(text, "<code>") {
 		return errXML
 	}
 	return nil

@@ -204,6 +204,10 @@ func (t *tokenFile) bin(r io.ReaderAt, size int64, asked record.DType) error {
 			if n*d.Size() > size-llmHeader {
 				return fmt.Errorf("its header says %d ids of %s, and %d bytes follow: it is cut", n, d, size-llmHeader)
 			}
+			if n*d.Size() < size-llmHeader {
+				return fmt.Errorf("its header says %d ids of %s, and %d bytes follow, more than these have: write the header "+
+					"again, or the ids into files of their own", n, d, size-llmHeader)
+			}
 			t.kind, t.dtype, t.at, t.n = "a file of llm.c", d, llmHeader, n
 			return nil
 		}

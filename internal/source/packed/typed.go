@@ -10,7 +10,7 @@ import (
 	"larder/internal/source/packed/arrow"
 )
 
-// meanings keep what the columns of the first file of a dataset mean: the unit of a time, the digits of a decimal.
+// meanings keep what the columns of the first file of a dataset mean: the unit of a time, the names of classes.
 // Files of one schema of records may differ in them, and then equal numbers stand for other values.
 type meanings struct {
 	path string
@@ -18,7 +18,9 @@ type meanings struct {
 }
 
 // agree compares the columns of another file, or takes those of the first one.
-func (m *meanings) agree(path string, columns []arrowColumn, fields []arrow.Field) error {
+func (m *meanings) agree(
+	path string, columns []arrowColumn, fields []arrow.Field, features map[string]hfFeature,
+) error {
 	if len(columns) == 0 {
 		return nil
 	}
@@ -28,13 +30,15 @@ func (m *meanings) agree(path string, columns []arrowColumn, fields []arrow.Fiel
 	}
 	for i := range columns {
 		leaf, _ := columns[i].at(fields)
-		name, now := columns[i].field.Name, leaf.Meaning()
+		name := columns[i].field.Name
+		now := cmp.Or(features[name].classes(), leaf.Meaning())
 		if first {
 			m.of[name] = now
 		} else if was := m.of[name]; was != now {
 			plain := fmt.Sprintf("plain %s", columns[i].field.DType)
-			return fmt.Errorf("column %q is %s there and %s in %s, so that equal numbers in them are other values; write both "+
-				"files with one type, or leave the column out with ?fields=", name, cmp.Or(now, plain), cmp.Or(was, plain), m.path)
+			return fmt.Errorf("column %q is %.200s there and %.200s in %s, so that equal numbers in them are other values; "+
+				"write both files with one type, or leave the column out with ?fields=", name, cmp.Or(now, plain),
+				cmp.Or(was, plain), m.path)
 		}
 	}
 	return nil
@@ -51,7 +55,7 @@ func (m *meanings) named(err error) error {
 }
 
 // TypedAnew reports whether this larder may refuse files of a scheme whose fields an earlier one found, or give the
-// fields other types: it compares the units of times and decimals of several files, and keeps long whole numbers of
+// fields other types: it compares units of times and names of classes of several files, and keeps long whole numbers of
 // CSV as they are.
 func TypedAnew(scheme string, s *record.Schema, files int) bool {
 	switch scheme {

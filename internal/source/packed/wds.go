@@ -171,6 +171,8 @@ type group struct {
 	label Sample // its Label and Class
 	any   bool
 
+	labels int // its members that are labels
+
 	begin, end int64           // all its members in the file, with their headers
 	exts       map[string]bool // of a record
 	members    map[string][]byte
@@ -340,6 +342,9 @@ func (g *group) member(h *tar.Header, ext string, off int64, r io.Reader, skippe
 		}
 		g.image, g.off, g.size = true, off, h.Size
 	case ext == "cls" || strings.HasSuffix(ext, ".cls"):
+		if g.labels++; g.labels > 1 && g.exts == nil {
+			return at("is the second label of sample %q", g.key)
+		}
 		if h.Size > maxClass {
 			return at("is a label of %d bytes", h.Size)
 		}

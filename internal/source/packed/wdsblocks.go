@@ -57,8 +57,36 @@ func openTar(f File) (tarInput, error) {
 
 func (p *position) where() int64 { return p.at }
 func (p *position) ended() bool  { return p.end }
-func (p *position) rest() error  { return nil }
 func (p *position) close()       {}
+
+func (p *position) rest() error {
+	end := p.at
+	b := make([]byte, min(mostStride, max(0, p.f.Size-end)))
+	for at := end; at < p.f.Size; at += int64(len(b)) {
+		b = b[:min(int64(len(b)), p.f.Size-at)]
+		if n, err := p.readAt(b, at); n < len(b) {
+			return fmt.Errorf("read byte %d, behind its end: %w", at, cut(err))
+		}
+		if err := zeros(b, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zeros refuses what follows a tar that ends at a byte, unless it is zeros, to which writers round its size up.
+func zeros(b []byte, end int64) error {
+	if len(bytes.Trim(b, "\x00")) > 0 {
+		return fmt.Errorf("its tar ends at byte %d, and more follows: tar and webdataset leave that out; if several tars "+
+			"were joined, unpack them (tar --ignore-zeros) and pack the files again", end)
+	}
+	return nil
+}
+
+// zeroed writes to nowhere, what zeros takes.
+type zeroed int64
+
+func (z zeroed) Write(b []byte) (int, error) { return len(b), zeros(b, int64(z)) }
 
 // stream is a tar that is unpacked meanwhile.
 type stream struct {
@@ -85,7 +113,7 @@ func (s *stream) ended() bool  { return s.end }
 func (s *stream) close()       { _ = s.r.Close() } // nothing was written, so nothing can be lost
 
 func (s *stream) rest() error {
-	if _, err := io.Copy(io.Discard, s.r); err != nil {
+	if _, err := io.Copy(zeroed(s.at), s.r); err != nil {
 		return fmt.Errorf("behind its last member, at byte %d of what it unpacks to: %w", s.at, err)
 	}
 	return nil

@@ -216,6 +216,10 @@ func (t *tarSample) fields(p part) ([]record.Field, error) {
 	case "text":
 		return []record.Field{textField(p.name)}, nil
 	case "number":
+		if trimmed(string(b)) == "" {
+			return nil, fmt.Errorf("its member .%s is empty, and it is the first one, whose form all have: write a number or a "+
+				"name into it", ext)
+		}
 		if _, err := wholeText(trimmed(string(b))); err != nil {
 			return []record.Field{textField(p.name)}, nil
 		}
@@ -368,6 +372,9 @@ func memberContent(b []byte, ext string, f *record.Field) ([]record.Content, err
 			return []record.Content{{Data: []byte(text)}}, nil
 		}
 		n, err := wholeText(text)
+		if err != nil {
+			err = fmt.Errorf("its member .%s is %.40q, and that of the first sample is a whole number", ext, text)
+		}
 		return []record.Content{{Data: le64(n)}}, err
 	case "npy":
 		c, err := arrayContent(b, f)
@@ -395,6 +402,9 @@ func arrayContent(b []byte, f *record.Field) (record.Content, error) {
 	n := x.bytes()
 	if n < 0 || n > int64(len(b))-x.at {
 		return record.Content{}, fmt.Errorf("shape %v of %s does not fit its %d bytes: it is cut", x.shape, x.dtype, len(b))
+	}
+	if n < int64(len(b))-x.at {
+		return record.Content{}, x.more(int64(len(b)))
 	}
 	if x.dtype != f.DType || len(x.shape) != len(f.Shape) {
 		return record.Content{}, fmt.Errorf("it has %d dimensions of %s, and the first sample %d of %s", len(x.shape),

@@ -27,14 +27,12 @@ func (f *Field) SetDecimal(digits, scale int) {
 	}
 }
 
-// Meaning says more of a column's values than its kind: the unit of a time, or the digits behind the point; "" =
-// nothing. Of lists it is that of what is in them.
+// Meaning says more of a column's values than its kind: the unit of a time; "" = nothing. Of lists it is that of what
+// is in them. Decimals mean what they say, whatever their digits.
 func (f *Field) Meaning() string {
 	switch {
 	case (f.Kind == List || f.Kind == FixedList) && len(f.Inner) == 1:
 		return f.Inner[0].Meaning()
-	case f.Kind == Decimal:
-		return fmt.Sprintf("decimal with %d digits behind the point", f.Scale)
 	case f.Kind == Int:
 		return f.Word
 	}

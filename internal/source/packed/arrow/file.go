@@ -122,13 +122,13 @@ func (b *batch) values(size int64) (from, to int64) {
 // Open walks the messages of a file of size bytes.
 func Open(ctx context.Context, r io.ReaderAt, size int64) (*File, error) {
 	f := &File{r: r, size: size}
-	at := int64(0)
+	at, stream := int64(0), true
 	head := make([]byte, min(size, 8))
 	if err := readAt(r, head, 0); err != nil {
 		return nil, err
 	}
 	if string(head) == magicFile {
-		at = int64(len(magicFile))
+		at, stream = int64(len(magicFile)), false
 		tail := make([]byte, len(magicTail))
 		if err := readAt(r, tail, max(size-int64(len(tail)), 0)); err != nil {
 			return nil, err
@@ -144,6 +144,10 @@ func Open(ctx context.Context, r io.ReaderAt, size int64) (*File, error) {
 		next, end, err := f.message(at)
 		if err != nil {
 			return nil, fmt.Errorf("message %d, at byte %d: %w", n, at, err)
+		}
+		if end && stream && next < size {
+			return nil, fmt.Errorf("its stream ends at byte %d of %d, and readers of Arrow leave the rest out: several streams "+
+				"joined in one file are files of their own", next, size)
 		}
 		if end {
 			break
@@ -183,7 +187,7 @@ func (f *File) message(at int64) (next int64, end bool, err error) {
 		n, from = int64(int32(le.Uint32(head[4:]))), at+8
 	}
 	if n == 0 {
-		return 0, true, nil
+		return from, true, nil
 	}
 	if n < 8 || n > maxMessage || n > f.size-from {
 		return 0, false, fmt.Errorf("it says %d bytes of metadata", n)

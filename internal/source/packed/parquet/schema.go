@@ -138,7 +138,7 @@ func leafKind(f *arrow.Field, t pq.Type, logical string) {
 			f.Word = logical
 		}
 	case pq.Int96: // a time of old writers: nanoseconds, as those of a timestamp
-		f.Kind, f.Bits, f.Signed, f.Word = arrow.Int, 64, true, "INT96"
+		f.Kind, f.Bits, f.Signed, f.Word = arrow.Int, 64, true, "TIMESTAMP(isAdjustedToUTC=false,unit=NANOS)"
 	case pq.Float:
 		f.Kind, f.Bits = arrow.Float, 32
 	case pq.Double:
