@@ -6,10 +6,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -273,6 +276,7 @@ func TestWorkIsRefused(t *testing.T) {
 // one that hangs costs two workers.
 func TestPoisonIsLeftOut(t *testing.T) {
 	const n, timeout = 24, time.Hour
+	mark := uint64(1<<20 - 64) // what came before in a batch is answered with it: only the mark says what the worker is at
 	clock := stepped.New(time.Unix(1e9, 0))
 	w := serve(t, func(c *engine.Config) { c.Clock = clock })
 	uri := declare(t, w.dial(), "poison", n)
@@ -281,18 +285,19 @@ func TestPoisonIsLeftOut(t *testing.T) {
 	}))
 	var wg sync.WaitGroup
 	ctx, end := context.WithCancel(t.Context())
-	hangs, late := make(chan struct{}), make(chan struct{}, 1)
+	hangs, late := make(chan uint32), make(chan struct{}, 1)
 	// One place of workers, which are started again when they die: with two, the other might be late, too.
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			k, err := workertest.Attach(w.socket, wire.WorkRequest{Dataset: uri, Recipes: []string{job.GetRecipe()},
-				Client: "poison"}, 1<<20)
+				Client: "poison", Mark: &mark}, 1<<20)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			ended := context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
 			_ = k.Serve(func(task workertest.Task) ([]byte, *wire.Failure) {
+				atomic.StoreUint64((*uint64)(unsafe.Pointer(&k.Memory[mark])), task.Task)
 				switch task.Sample {
 				case 3:
 					_ = k.Conn.Close()
@@ -300,8 +305,11 @@ func TestPoisonIsLeftOut(t *testing.T) {
 					return nil, &wire.Failure{Type: "ValueError", Message: "no", Traceback: "Traceback\n  line 7"}
 				case 7:
 					select {
-					case hangs <- struct{}{}:
-						<-late // now it was given up
+					case hangs <- k.Result.Worker:
+						select {
+						case <-late: // now it was given up
+						case <-ctx.Done(): // and the epoch ended with that
+						}
 					case <-ctx.Done():
 					}
 					_ = k.Conn.Close()
@@ -312,15 +320,29 @@ func TestPoisonIsLeftOut(t *testing.T) {
 			_ = k.Close()
 		}
 	})
-	hung := 0
+	hung, at := 0, uint32(0) // how often a worker has begun with the sample that hangs, and the one that is at it
 	m := tr.recordsWhile(func() {
 		select {
-		case <-hangs:
+		case at = <-hangs:
 			hung++
-			clock.Advance(timeout)
-			late <- struct{}{}
 		default:
+		}
+		if at == 0 {
 			clock.Advance(10 * time.Millisecond) // for what looks whether a client outlives its worker
+			return
+		}
+		d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		workers := d.GetJob().GetWorkers()
+		switch {
+		case !slices.ContainsFunc(workers, func(v *larderv1.WorkerInfo) bool { return v.GetId() == at }):
+			at = 0
+			late <- struct{}{}
+		case len(workers) == 1: // the daemon has seen the ends of those before
+			clock.Advance(timeout) // again, if it learns only now that the tasks before are done
 		}
 	})
 	if hung != 2 {
