@@ -211,7 +211,7 @@ def test_reading_ends_with_the_command(tmp_path, capsys):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     left = os.open(fifo, os.O_RDWR)  # what is left behind reads it, and holds the output of its parent open
-    command = ["sh", "-c", f"cat <{fifo} & printf 'one\ntwo\nthree\n'; exit 3"]
+    command = ["sh", "-c", f"exec 3<{fifo}; cat <&3 & printf 'one\ntwo\nthree\n'; exit 3"]
     assert run.run(command) == (3, "one\ntwo\nthree\n")
     assert capsys.readouterr().out == "one\ntwo\n"  # the last line is kept for the end
     os.close(left)
