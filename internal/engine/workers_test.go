@@ -272,11 +272,43 @@ func TestWorkIsRefused(t *testing.T) {
 	tr.detach()
 }
 
+// givingUp is for recordsWhile: it steps the clock until the daemon has given up the worker that says through hangs
+// that it is at a sample, says so through late, and counts.
+func (w *world) givingUp(
+	clock *stepped.Clock, timeout time.Duration, hangs <-chan uint32, late chan<- struct{}, hung *int,
+) func() {
+	at := uint32(0)
+	return func() {
+		select {
+		case at = <-hangs:
+			*hung++
+		default:
+		}
+		if at == 0 {
+			clock.Advance(10 * time.Millisecond) // for what looks whether a client outlives its worker
+			return
+		}
+		d, err := w.engine.DescribeJob(w.t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		workers := d.GetJob().GetWorkers()
+		switch {
+		case !slices.ContainsFunc(workers, func(v *larderv1.WorkerInfo) bool { return v.GetId() == at }):
+			at = 0
+			late <- struct{}{}
+		case len(workers) == 1: // the daemon has seen the ends of those before
+			clock.Advance(timeout) // again, if it learns only now that the tasks before are done
+		}
+	}
+}
+
 // A sample that no worker survives is left out after two of them, with the reason; one that fails keeps its traceback;
 // one that hangs costs two workers.
 func TestPoisonIsLeftOut(t *testing.T) {
 	const n, timeout = 24, time.Hour
-	mark := uint64(1<<20 - 64) // what came before in a batch is answered with it: only the mark says what the worker is at
+	mark := uint64(1<<20 - 64) // samples of a batch are answered together: it says which one the worker is at
 	clock := stepped.New(time.Unix(1e9, 0))
 	w := serve(t, func(c *engine.Config) { c.Clock = clock })
 	uri := declare(t, w.dial(), "poison", n)
@@ -320,31 +352,8 @@ func TestPoisonIsLeftOut(t *testing.T) {
 			_ = k.Close()
 		}
 	})
-	hung, at := 0, uint32(0) // how often a worker has begun with the sample that hangs, and the one that is at it
-	m := tr.recordsWhile(func() {
-		select {
-		case at = <-hangs:
-			hung++
-		default:
-		}
-		if at == 0 {
-			clock.Advance(10 * time.Millisecond) // for what looks whether a client outlives its worker
-			return
-		}
-		d, err := w.engine.DescribeJob(t.Context(), &larderv1.DescribeJobRequest{Name: "a"})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		workers := d.GetJob().GetWorkers()
-		switch {
-		case !slices.ContainsFunc(workers, func(v *larderv1.WorkerInfo) bool { return v.GetId() == at }):
-			at = 0
-			late <- struct{}{}
-		case len(workers) == 1: // the daemon has seen the ends of those before
-			clock.Advance(timeout) // again, if it learns only now that the tasks before are done
-		}
-	})
+	hung := 0 // how often a worker has begun with the sample that hangs
+	m := tr.recordsWhile(w.givingUp(clock, timeout, hangs, late, &hung))
 	if hung != 2 {
 		t.Errorf("the sample that hangs cost %d workers", hung)
 	}
