@@ -1,7 +1,6 @@
 package packed
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -45,11 +44,7 @@ func (c *column) take(b []byte) {
 		_, ok := boolOf(s)
 		c.notBool = !ok
 	}
-	digits := unsigned(s)
-	w, ok := wholes(0), false
-	if isDigits(digits) {
-		w, ok = wholeOf(digits)
-	}
+	w, ok := wholeOf(unsigned(s))
 	c.whole |= w
 	c.notInt = c.notInt || !ok
 	if !c.notFloat && !ok {
@@ -64,17 +59,6 @@ func unsigned(s string) []byte {
 		s = s[1:]
 	}
 	return []byte(s)
-}
-
-// isDigits reports whether all bytes but a minus in front are digits.
-func isDigits(b []byte) bool {
-	b = bytes.TrimPrefix(b, []byte{'-'})
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return len(b) > 0
 }
 
 // join takes what another part of the column may be.

@@ -27,6 +27,9 @@ const mostExact = 1 << 53
 
 // wholeOf describes a JSON number, if it is a whole one.
 func wholeOf(raw []byte) (w wholes, ok bool) {
+	if digits := bytes.TrimPrefix(raw, []byte{'-'}); len(digits) == 0 || len(bytes.Trim(digits, "0123456789")) > 0 {
+		return 0, false // before it is parsed: most cells are no whole numbers, and an error of strconv is memory
+	}
 	s := string(raw)
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		if n < 0 {
@@ -36,9 +39,6 @@ func wholeOf(raw []byte) (w wholes, ok bool) {
 			w |= isBetween
 		}
 		return w, true
-	}
-	if digits := bytes.TrimPrefix(raw, []byte{'-'}); len(digits) == 0 || len(bytes.Trim(digits, "0123456789")) > 0 {
-		return 0, false
 	}
 	w = isHuge
 	if _, err := strconv.ParseUint(s, 10, 64); err == nil {
