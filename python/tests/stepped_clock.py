@@ -52,6 +52,9 @@ class Follower:
 
     A pause between two looks (``sleep``, a short ``poll``) ends when either clock has passed: a look at something that
     another process does must not wait for a step. Only deadlines do.
+
+    An alarm counts from the last look of the main thread at the clock. A step may come between that look and the alarm:
+    a deadline that was computed from the look would else be over before the alarm rings.
     """
 
     def __init__(self, address: str, server: SteppedClock | None = None) -> None:
@@ -69,6 +72,7 @@ class Follower:
         self._connecting = threading.RLock()  # threads of a child may look at the clock at once
         self._changed = threading.Condition()
         self._waits: dict[int, float] = {}  # seconds that a thread wants to wait, by what wakes it; 0 = it was woken
+        self._main, self._seen = threading.get_ident(), self._ns  # what the main thread saw of the clock last
 
     def forked(self) -> None:
         """A child of the process follows over a connection of its own, from its first look at the clock on."""
@@ -141,7 +145,10 @@ class Follower:
             with self._connecting:
                 if self._sock is None:
                     self._connect()
-        return self._ns / 1e9
+        ns = self._ns
+        if threading.get_ident() == self._main:
+            self._seen = ns
+        return ns / 1e9
 
     def sleep(self, seconds: float) -> None:
         """Pauses between two looks."""
@@ -171,19 +178,24 @@ class Follower:
         return [x for x in ready if x[0] != wake]
 
     def alarm(self, seconds: float) -> None:
-        """Has SIGALRM sent after so many seconds; 0 = no longer."""
+        """Has SIGALRM sent after so many seconds; 0 = no longer. Main thread only, as of the kernel's."""
+        seen = self._seen
         self.monotonic()
         assert self._sock is not None, "the process of a test has no alarms"
         signal.set_wakeup_fd(self._sock.fileno(), warn_on_full_buffer=False)
-        self._alarm(signal.SIGALRM, seconds)
+        self._alarm(signal.SIGALRM, seen, seconds)
 
     def kernel_timer(self) -> Callable[[float], None]:
         """A timer that ends this process, whatever it does."""
-        return lambda seconds: self._alarm(signal.SIGVTALRM, seconds)
 
-    def _alarm(self, number: int, seconds: float) -> None:
-        self.monotonic()
-        self._say(f"alarm {int(number)} {self._ns + round(seconds * 1e9) if seconds else 0}")
+        def after(seconds: float) -> None:
+            self.monotonic()
+            self._alarm(signal.SIGVTALRM, self._ns, seconds)
+
+        return after
+
+    def _alarm(self, number: int, since: int, seconds: float) -> None:
+        self._say(f"alarm {int(number)} {since + round(seconds * 1e9) if seconds else 0}")
 
 
 class _Subscriber:

@@ -128,7 +128,7 @@ def test_an_alarm_that_was_taken_back_does_not_ring(stepped):
     clock, follow = stepped
     p = follow(
         "import signal\nsignal.signal(signal.SIGALRM, lambda *_: print('rang', flush=True))\n"
-        "_clock.alarm(5)\n_clock.alarm(0)\nprint('ready', flush=True)\ninput()\n"
+        "_clock.alarm(5)\n_clock.alarm(0)\nprint('ready', flush=True)\ninput()\n_clock.monotonic()\n"
         "_clock.alarm(5)\nprint('again', flush=True)\ninput()\nprint('not yet', flush=True)\ninput()"
     )
     assert p.stdout.readline() == "ready\n"
@@ -140,6 +140,19 @@ def test_an_alarm_that_was_taken_back_does_not_ring(stepped):
     print(file=p.stdin, flush=True)
     assert p.stdout.readline() == "not yet\n"
     clock.advance(1)
+    assert p.stdout.readline() == "rang\n"
+
+
+def test_an_alarm_counts_from_the_last_look_at_the_clock(stepped):
+    """A step that comes between the look and the alarm is one that the alarm was to ring in."""
+    clock, follow = stepped
+    p = follow(
+        "import signal\nsignal.signal(signal.SIGALRM, lambda *_: print('rang', flush=True))\n"
+        "_clock.monotonic()\nprint('looked', flush=True)\ninput()\n_clock.alarm(5)\ninput()"
+    )
+    assert p.stdout.readline() == "looked\n"
+    clock.advance(5)
+    print(file=p.stdin, flush=True)
     assert p.stdout.readline() == "rang\n"
 
 
