@@ -31,6 +31,7 @@ func Variables() []Variable {
 	return []Variable{
 		{EnvPrefix + "CONFIG", "file of the configuration, where `--config` is not given"},
 		{EnvPrefix + "BIN", "binary that a script starts when no daemon serves its socket"},
+		{EnvPrefix + "FALLBACK", "`error` has a `larder.torch.DataLoader` refuse what torch would serve"},
 		{EnvPrefix + "AUDIT_LOG", "folder where clients record what they receive, for `larder audit`"},
 		{EnvPrefix + "TOKEN_FILE", "file of the token that a client shows over TCP, as `--token-file`"},
 		{EnvPrefix + "TLS_CA", "PEM authorities that a client trusts over TCP, as `--tls-ca`"},

@@ -22,7 +22,8 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
    release.
 8. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
 9. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
-10. ``_make``, ``_facts``, ``_resume``, ``_loader``, ``torch``: the Loader, and torch's DataLoader on it.
+10. ``_make``, ``_facts``, ``_resume``, ``_loader``: the Loader.
+11. ``_samplers``, ``_passes``, ``_door``, ``torch``: torch's DataLoader, and who serves it.
 """
 
 from . import errors, ops

@@ -346,6 +346,8 @@ class Arguments:
     def _place(self) -> _ranks.Place:
         rank = None if self.rank is None else _checks.integer("rank", self.rank, 0, _U32_MAX)
         size = None if self.world_size is None else _checks.integer("world_size", self.world_size, 1, _U32_MAX)
+        if self.plain and rank is None and size is None and self.even is None:
+            return _ranks.find(None, 1)  # as with torch's DataLoader, each process has every sample
         place = _ranks.find(rank, size)
         if self.sampler is not None and place.world_size > 1:  # each process has a stream, and so a job, of its own
             return _ranks.Place(0, 1, source=place.source, within=place.rank)
@@ -374,7 +376,8 @@ class Arguments:
             raise TypeError("Loader() missing 1 required keyword-only argument: 'batch_size'")
         uri = _checks.absolute(self.dataset) if plan is None else plan.uri
         name = self.job if self.job is not None else _ranks.default_name(uri, place.world_size, place.within)
-        if self.job is not None and self.sampler is not None and place.within is not None:
+        alone = self.sampler is not None or (self.plain and self.world_size is None)
+        if self.job is not None and alone and place.within is not None:
             name = f"{_checks.job_name(name)}/rank{place.within}"
         return name, None, job_spec(_checks.job_name(name), uri, place, self, plan)
 

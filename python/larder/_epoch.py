@@ -162,6 +162,7 @@ def _start(shared: Shared, s: Session) -> Run:
         s.board.stop()
     if shared.running is not None:
         shared.running.abandon("another epoch was begun")
+        shared.running.done |= shared.delivered(shared.running)  # its iterator ends as it would have
     run = Run(s, shared.coming())
     run.before = loaded.before if loaded is not None and loaded.pending else 0
     schema = shared.job.get("schema") or (shared.spec or {}).get("schema") or {}

@@ -28,11 +28,33 @@ def shared(given: Arguments) -> Shared:
         UnavailableError: no daemon answers.
     """
     given = given.sampled()
-    native = _native_of(given)
-    if native is not None:
-        made = _as_folder(given, native)
-        if made is not None:
+    if not isinstance(given.dataset, str) and _checks.flag("native", given.native):
+        try:
+            made = _folder(given)
+        except NotNative as e:
+            _say_why(given.dataset, str(e))
+        else:
+            _say(given.dataset)
             return made
+    return _workers(given)
+
+
+def of_folder(given: Arguments) -> Shared:
+    """The same on the folder of images that a dataset of torchvision is of.
+
+    Raises:
+        NotNative: it is none, or the daemon would not give what the dataset gives.
+        InvalidError, UnavailableError: as ``shared``.
+    """
+    return _folder(given.sampled())
+
+
+def of_workers(given: Arguments) -> Shared:
+    """The same of a dataset in Python, which worker processes or this one run."""
+    return _workers(given.sampled())
+
+
+def _workers(given: Arguments) -> Shared:
     checked = given.checked()
     if checked.plan is not None and checked.plan.reads:
         checked.plan.show(_read(given, checked.plan))
@@ -95,40 +117,26 @@ def _registered(checked: Checked) -> Shared:
 # ---- ImageFolder of torchvision
 
 
-def _native_of(given: Arguments) -> Native | None:
-    """The folder of images that stands for a dataset, if nothing speaks against it; if something does, it is said."""
-    if isinstance(given.dataset, str) or not _checks.flag("native", given.native):
-        return None
+def _folder(given: Arguments) -> Shared:
     python = [n for n in _ONLY_PYTHON if getattr(given, n) is not None]
-    try:
-        if python or given.transform:
-            raise NotNative(f"{(python or ['transform'])[0]}= is given, which has workers run it")
-        return _native.convert(given.dataset)
-    except NotNative as e:
-        _say_why(given.dataset, str(e))
-        return None
-
-
-_ONLY_PYTHON = ("name", "cache", "collate_fn", "ragged", "worker_init_fn", "subset", "fields")
-
-
-def _as_folder(given: Arguments, native: Native) -> Shared | None:
-    """The job on the folder; None where the daemon would not give what the dataset gives, which is said."""
+    if python or given.transform:
+        raise NotNative(f"{(python or ['transform'])[0]}= is given, which has workers run it")
+    native = _native.convert(given.dataset)
     try:
         made = _registered(_translated(given, native).checked())
     except InvalidError as e:
         if e.reason != "RECIPE_INVALID":
             raise
-        _say_why(given.dataset, e.message)
-        return None
+        raise NotNative(e.message) from None
     why = _differs(made, native, in_any_order=bool(given.shuffle) and given.sampler is None and not given.return_index)
-    if not why:
-        _say(native)
-        made.settings = dataclasses.replace(made.settings, native=native)
-        return made
-    made.close()
-    _say_why(given.dataset, why)
-    return None
+    if why:
+        made.close()
+        raise NotNative(why)
+    made.settings = dataclasses.replace(made.settings, native=native)
+    return made
+
+
+_ONLY_PYTHON = ("name", "cache", "collate_fn", "ragged", "worker_init_fn", "subset", "fields")
 
 
 def _translated(given: Arguments, native: Native) -> Arguments:
@@ -172,11 +180,12 @@ def _differs(made: Shared, native: Native, in_any_order: bool) -> str:
     return "its list has other labels or another order than the daemon, or the folder has changed"
 
 
-def _say(native: Native) -> None:
-    if native.uri not in _said:
-        _said.add(native.uri)
+def _say(dataset: Any) -> None:
+    uri = _native.convert(dataset).uri
+    if uri not in _said:
+        _said.add(uri)
         warn(
-            f"{native.uri}: the daemon prepares this ImageFolder itself, with the same bits and without workers; "
+            f"{uri}: the daemon prepares this ImageFolder itself, with the same bits and without workers; "
             "native=False has workers run it",
             NativeWarning,
         )

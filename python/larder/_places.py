@@ -63,12 +63,16 @@ class Place:
     def require(self, picks: int) -> None:
         """Raises InvalidError if a pass gave other picks up to the place than were handed out."""
         if self.picks is not None and picks != self.picks:
-            raise InvalidError(
-                "the sampler gave other samples than before the state was saved: its order comes from something that "
-                f"is not in the state (epoch {self.epoch}, {self.step} batches)", subject="state_dict",
-                hint="make the sampler what it was when that epoch began (set_epoch, its generator's seed) and iterate "
-                "again, or give it state_dict() and load_state_dict()",
-            )  # fmt: skip
+            raise self.another_pass()
+
+    def another_pass(self) -> InvalidError:
+        """What is wrong where the sampler gives other picks than it did."""
+        return InvalidError(
+            "the sampler gave other samples than before the state was saved: its order comes from something that "
+            f"is not in the state (epoch {self.epoch}, {self.step} batches)", subject="state_dict",
+            hint="make the sampler what it was when that epoch began (set_epoch, its generator's seed) and iterate "
+            "again, or give it state_dict() and load_state_dict()",
+        )  # fmt: skip
 
 
 def state(epoch: int, step: int, size: int, before: Before, picks: int = 0) -> dict[str, Any]:

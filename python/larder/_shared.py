@@ -182,6 +182,10 @@ class Shared:
             return max(self.next_epoch if self.running is None else 0, self.place.epoch)
         return max(self.next_epoch, (self.pinned or 0) if loaded is None or not loaded.pending else loaded.epoch)
 
+    def delivered(self, run: Run) -> bool:
+        """Whether all batches of an epoch were handed out, as far as that is known before its end."""
+        return run.stream is None and run.before + run.next_step() >= int(self.job.get("batchesPerEpoch") or 0)
+
     def note_size(self, sizes: Sizes, before: int = 0) -> None:
         """Takes over the size of an epoch, whose subset may have changed.
 

@@ -278,3 +278,12 @@ class Client:
                 f.close()
             except OSError:
                 pass
+
+
+def served(dataset, **kw):
+    """A DataLoader that the daemon or workers of larder serve, whatever it asks for; its job is registered."""
+    from larder.torch import DataLoader
+
+    loader = DataLoader(dataset, fallback="error", **kw)
+    assert loader.loader is not None
+    return loader

@@ -94,7 +94,8 @@ def made(name, socket):
     """A loader with a sampler, on the daemon of a socket."""
     from larder.torch import DataLoader
 
-    return DataLoader([torch.tensor(i) for i in range(N)], endpoint=socket, **SAMPLERS[name]())
+    numbers = [torch.tensor(i) for i in range(N)]
+    return DataLoader(numbers, endpoint=socket, fallback="error", **SAMPLERS[name]())
 
 
 def main():

@@ -430,12 +430,12 @@ def test_the_sample_that_ends_a_process_is_found_among_several(server):
 
 def test_batches_are_those_of_one_process(server):
     """Whatever is made together, and by whichever worker: as one item after the other."""
-    from larder.torch import DataLoader
+    from real import served
 
     for make in (draw_random, draw_numpy, draw_torch):
         out = []
         for workers in (0, 3):
-            with DataLoader(
+            with served(
                 Items(make, 500), batch_size=32, num_workers=workers, endpoint=server.socket, seed=4, timeout=PATIENCE
             ) as loader:
                 out.append([[c.tolist() for c in batch] for batch in loader])

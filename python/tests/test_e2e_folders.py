@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 
@@ -10,6 +11,7 @@ from real import draw
 from test_e2e_python import loader_of, same
 
 import larder
+from larder import _door
 
 __all__ = ["loader_of"]
 pytestmark = [pytest.mark.filterwarnings(f"ignore::larder.{w}") for w in ("NotSharedWarning", "NativeWarning")]
@@ -135,8 +137,8 @@ def test_erased_boxes_lie_in_images_that_are_else_torchvisions(loader_of, torch,
         assert torch.equal(image[:, ~box], whole[:, ~box])
 
 
-@pytest.mark.filterwarnings("always::larder.NativeWarning")
-def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small):
+def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small, capfd, monkeypatch):
+    monkeypatch.setattr(_door, "_said", set())
     from torchvision import datasets
     from torchvision import transforms as T
 
@@ -156,26 +158,41 @@ def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small):
         (part, {}, "it is a Subset"),
     ]
     for dataset, kw, why in cases:
-        with pytest.warns(larder.NativeWarning, match=f"(?s)ImageFolder of {small} runs as any .*{why}.*native=False"):
-            ours = loader_of(dataset, batch_size=4, **kw)
+        capfd.readouterr()
+        ours = loader_of(dataset, batch_size=4, **kw)
+        assert re.search(rf"^larder: DataLoader of .*: workers serve it: .*{why}", capfd.readouterr().err)
         assert ours.loader._shared.plan is not None
         assert next(iter(ours))[0].shape[:2] == (4, 3)
         ours.close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", larder.NativeWarning)
-        loader_of(cases[0][0], batch_size=4)
-        loader_of(folder(T.Pad(2)), batch_size=4, native=False)
+    loader_of(cases[0][0], batch_size=4)
+    loader_of(folder(T.Pad(2)), batch_size=4, native=False)
+    assert not capfd.readouterr().err, "it is said once, and not where the script asks for workers"
 
 
 @pytest.mark.filterwarnings("always::larder.NativeWarning")
-def test_a_folder_that_has_changed_runs_as_it_was(loader_of, torch, tmp_path):
+def test_a_loader_of_larder_warns_which_way_a_folder_goes(real, small):
+    from torchvision import datasets
+    from torchvision import transforms as T
+
+    cases = ((T.CenterCrop(8), "the daemon prepares this"), (T.Pad(3), "runs as any dataset in Python does"))
+    for step, words in cases:
+        folder = datasets.ImageFolder(str(small), T.Compose([step, T.Resize((8, 8)), T.ToTensor()]))
+        with pytest.warns(larder.NativeWarning, match=words):
+            real(folder, batch_size=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", larder.NativeWarning)
+            real(folder, batch_size=4)
+
+
+def test_a_folder_that_has_changed_runs_as_it_was(loader_of, torch, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(_door, "_said", set())
     from torchvision import datasets
     from torchvision import transforms as T
 
     root = draw(tmp_path / "images", 2, 3)
     dataset = datasets.ImageFolder(str(root), T.Compose([T.CenterCrop(8), T.ToTensor()]))
     shutil.copy(root / "class000" / "000.jpg", root / "class000" / "zzz.jpg")
-    with pytest.warns(larder.NativeWarning, match="its list has 6 samples and the folder 7"):
-        ours = loader_of(dataset, batch_size=6)
+    ours = loader_of(dataset, batch_size=6)
+    assert "its list has 6 samples and the folder 7" in capfd.readouterr().err
     (got,), (want,) = ours, torch.utils.data.DataLoader(dataset, batch_size=6)
     same(torch, got, want)

@@ -6,7 +6,7 @@ import contextlib
 import random
 
 import pytest
-from real import PATIENCE, night
+from real import PATIENCE, night, served
 
 import larder
 
@@ -22,13 +22,11 @@ N = 60
 @pytest.fixture
 def loader_of(server):
     """Makes torch-like loaders on the shared daemon."""
-    from larder.torch import DataLoader
-
     with contextlib.ExitStack() as stack:
 
         def make(dataset=tuple(range(N)), **kw):
             kw = {"batch_size": 7, "endpoint": server.socket, "timeout": PATIENCE, **kw}
-            return stack.enter_context(DataLoader(dataset, **kw))
+            return stack.enter_context(served(dataset, **kw))
 
         yield make
 

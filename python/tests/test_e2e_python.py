@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from function_items import Made
-from real import PATIENCE, night, pillow
+from real import PATIENCE, night, pillow, served
 
 import larder
 
@@ -54,14 +55,12 @@ def calls(path):
 @pytest.fixture
 def loader_of(server):
     """Makes torch-like loaders on the shared daemon."""
-    from larder.torch import DataLoader
-
     with contextlib.ExitStack() as stack:
 
         def make(dataset, **kw):
             kw.setdefault("endpoint", server.socket)
             kw.setdefault("timeout", PATIENCE)
-            return stack.enter_context(DataLoader(dataset, **kw))
+            return stack.enter_context(served(dataset, **kw))
 
         yield make
 
@@ -279,7 +278,7 @@ def test_samplers(loader_of, torch):
     assert [b.tolist() for b in plain] == [list(range(6)), list(range(6, 12)), list(range(12, 18))]
     ours = [
         loader_of(numbers, batch_size=3, sampler=data.distributed.DistributedSampler(numbers, 2, r, seed=5), name="two",
-                  job="ranks", num_workers=1)
+                  job="ranks", num_workers=1, even="drop")
         for r in (0, 1)
     ]  # fmt: skip
     its = [iter(x) for x in ours]
@@ -445,19 +444,24 @@ def test_the_first_item_that_fails_names_itself(real):
 def test_arguments_that_cannot_work(loader_of, real, torch, server):
     data = torch.utils.data
     ten = list(range(10))
+    of_torch = (
+        {"num_workers": -1},
+        {"timeout": -1},
+        {"shuffle": True, "sampler": data.SequentialSampler(ten)},
+        {"batch_sampler": data.BatchSampler(data.SequentialSampler(ten), 2, False), "batch_size": 2},
+        {"prefetch_factor": 3},
+        {"persistent_workers": True},
+        {"batch_size": None, "drop_last": True},
+        {"multiprocessing_context": "thread", "num_workers": 1},
+        {"batch_size": 0},
+    )
+    for kw in of_torch:
+        with pytest.raises(ValueError) as theirs:
+            torch.utils.data.DataLoader(ten, **kw)
+        with pytest.raises(ValueError, match=re.escape(str(theirs.value))):
+            loader_of(ten, **{"timeout": 0, **kw})
+    ranks = data.distributed.DistributedSampler
     cases = (
-        ({"num_workers": -1}, "num_workers is -1"),
-        ({"timeout": -1}, "timeout is -1"),
-        ({"shuffle": True, "sampler": data.SequentialSampler(ten)}, "exclude each other"),
-        (
-            {"batch_sampler": data.BatchSampler(data.SequentialSampler(ten), 2, False), "batch_size": 2},
-            "batch_sampler= excl",
-        ),
-        ({"prefetch_factor": 2}, "needs num_workers > 0"),
-        ({"persistent_workers": True}, "needs num_workers > 0"),
-        ({"batch_size": None, "drop_last": True}, "has no batches"),
-        ({"generator": 5}, "torch.Generator"),
-        ({"multiprocessing_context": "thread"}, "'fork', 'spawn', 'forkserver'"),
         ({"collate_fn": 5}, "must be a function"),
         ({"cache": "item"}, "did you mean 'items'"),
         ({"ragged": "jagged"}, "'list', 'pad', 'nested'"),
@@ -465,9 +469,10 @@ def test_arguments_that_cannot_work(loader_of, real, torch, server):
         ({"version": 2}, "needs name="),
         ({"sample_timeout": 0}, "sample_timeout is 0"),
         ({"worker_memory": 0}, "worker_memory is 0"),
-        ({"sampler": data.distributed.DistributedSampler(range(4), 2, 0)}, "of 4 samples, the dataset has 10"),
-        ({"sampler": data.distributed.DistributedSampler(ten, 2, 0)}, "2 ranks share needs a name"),
+        ({"sampler": ranks(range(4), 2, 0), "even": "drop"}, "of 4 samples, the dataset has 10"),
+        ({"sampler": ranks(ten, 2, 0), "even": "drop"}, "2 ranks share needs a name"),
         ({"rank": 0, "world_size": 2, "name": "ten"}, "num_workers=0 works for one rank, not for 2"),
+        ({"snapshot_every_n_steps": 0}, "snapshot_every_n_steps is 0"),
     )
     for kw, words in cases:
         with pytest.raises(larder.InvalidError, match=words):

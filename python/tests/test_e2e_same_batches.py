@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from real import PATIENCE, night
+from real import PATIENCE, night, served
 
 torch = pytest.importorskip("torch")
 
@@ -17,7 +17,6 @@ from structures import COMPLEX, WIDE, equal, sample  # noqa: E402
 import larder  # noqa: E402
 from larder import _nested  # noqa: E402
 from larder.errors import InvalidError  # noqa: E402
-from larder.torch import DataLoader  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::larder.errors.NotSharedWarning"),
@@ -56,7 +55,7 @@ def test_batches_are_those_of_torch(server, seed):
     dataset, kw = generated(seed)
     want = list(torch.utils.data.DataLoader(dataset, **kw))
     extra = {"cache": "items"} if seed % 2 else {}
-    loader = DataLoader(dataset, num_workers=seed % 3, endpoint=server.socket, timeout=PATIENCE, **kw, **extra)
+    loader = served(dataset, num_workers=seed % 3, endpoint=server.socket, timeout=PATIENCE, **kw, **extra)
     try:
         assert len(loader) == len(want)
         for _ in range(2):
@@ -75,7 +74,7 @@ def test_batches_are_those_of_torch(server, seed):
 def test_batches_are_those_of_torch_whatever_starts_the_workers(server, method, seed):
     dataset, kw = generated(800 + seed)
     want = list(torch.utils.data.DataLoader(dataset, **kw))
-    ours = DataLoader(
+    ours = served(
         dataset, num_workers=1, persistent_workers=True, multiprocessing_context=method, endpoint=server.socket,
         timeout=PATIENCE, **kw,
     )  # fmt: skip
@@ -101,12 +100,12 @@ def test_dtypes_without_tensors_are_named_before_the_first_batch(server, dtype, 
     items = [{"a": 1.5, "b": np.dtype(dtype).type(i) if scalar else np.full(2, i, dtype)} for i in range(5)]
     kw = {"batch_size": 5, "num_workers": workers, "endpoint": server.socket, "timeout": PATIENCE}
     with pytest.raises(InvalidError, match=rf"field b has dtype {dtype}, of which torch .*astype") as e:
-        DataLoader(Items(items), **kw)
+        served(Items(items), **kw)
     assert e.value.subject == "b"
     with larder.Loader(Items(items), **kw) as arrays:
         (batch,) = arrays
         assert batch["b"].dtype == dtype and batch["b"].tolist() == [x["b"].tolist() for x in items]
-    with DataLoader(Items(items), collate_fn=list, **kw) as samples:
+    with served(Items(items), collate_fn=list, **kw) as samples:
         ((*rows,),) = samples
         assert all(equal(a["b"], b["b"]) for a, b in zip(rows, items, strict=True))
 
@@ -115,7 +114,7 @@ def test_dtypes_without_tensors_are_named_before_the_first_batch(server, dtype, 
 def test_bool_is_data_and_complex_is_not(server, workers):
     kw = {"batch_size": 4, "num_workers": workers, "endpoint": server.socket, "timeout": PATIENCE}
     bools = Items([(np.bool_(i % 2), np.array([True, i > 1]), i > 2) for i in range(4)])
-    with DataLoader(bools, **kw) as ours:
+    with served(bools, **kw) as ours:
         (batch,) = ours
         assert equal(batch, next(iter(torch.utils.data.DataLoader(bools, batch_size=4))))
     for dtype in COMPLEX:
@@ -126,13 +125,13 @@ def test_bool_is_data_and_complex_is_not(server, workers):
             (1j, "complex"),
         ):
             with pytest.raises(InvalidError, match=rf"item 0: the sample at x is {what}, which is no data \(return"):
-                DataLoader(Items([{"x": value}] * 4), **kw)
+                served(Items([{"x": value}] * 4), **kw)
 
 
 @pytest.mark.parametrize("seed", [*range(3), *night(*range(3, 6))])
 def test_samples_of_a_collate_fn_are_those_of_the_dataset(server, seed):
     dataset, kw = generated(500 + seed)
-    loader = DataLoader(
+    loader = served(
         dataset, num_workers=1, endpoint=server.socket, timeout=PATIENCE, collate_fn=list, shuffle=True, **kw
     )
     try:
@@ -148,12 +147,12 @@ def test_samples_of_a_collate_fn_are_those_of_the_dataset(server, seed):
 
 def test_items_without_a_value_are_refused(server):
     with pytest.raises(InvalidError, match="its samples have no fields"):
-        DataLoader(Items([{}, {}]), endpoint=server.socket, timeout=PATIENCE)
+        served(Items([{}, {}]), endpoint=server.socket, timeout=PATIENCE)
 
 
 def test_a_dataset_without_a_name_is_loaded_again_and_again(server):
     dataset = Items(list(range(20)))
     for _ in range(3):
-        loader = DataLoader(dataset, batch_size=4, num_workers=1, endpoint=server.socket, timeout=PATIENCE)
+        loader = served(dataset, batch_size=4, num_workers=1, endpoint=server.socket, timeout=PATIENCE)
         assert [b.tolist() for b in loader] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
         loader.loader.close()

@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from real import PATIENCE, draw, night
+from real import PATIENCE, draw, night, served
 from test_e2e_python import Items, item, same
 
 import larder
@@ -35,14 +35,12 @@ pytestmark = [
 @pytest.fixture
 def loader_of(server):
     """Makes torch-like loaders on the shared daemon."""
-    from larder.torch import DataLoader
-
     with contextlib.ExitStack() as stack:
 
         def make(dataset, **kw):
             kw.setdefault("endpoint", server.socket)
             kw.setdefault("timeout", PATIENCE)
-            return stack.enter_context(DataLoader(dataset, **kw))
+            return stack.enter_context(served(dataset, **kw))
 
         yield make
 
@@ -392,9 +390,11 @@ def test_states_of_samplers(loader_of):
     assert [after[k] for k in ("larder_stream", "epoch", "step", "size")] == [1, 1, 0, 4]
     assert [b.tolist() for b in second] == [b.tolist() for b in want[1]], "its generator went on"
     plain = loader_of(list(range(20)), batch_size=4)
-    with pytest.raises(larder.InvalidError, match="give this loader the sampler, too"):
-        plain.load_state_dict(state)
-    for bad in (plain.state_dict(), {}, {"larder_stream": 1, "epoch": -1, "step": 0}, {**state, "step": "3"}):
+    token = plain.state_dict()
+    plain.load_state_dict(state)
+    with pytest.raises(larder.InvalidError, match=r"generator of torch at 1.generator.*has none there"):
+        iter(plain)
+    for bad in (token, {}, {"larder_stream": 1, "epoch": -1, "step": 0}, {**state, "step": "3"}):
         with pytest.raises(larder.InvalidError, match="not one of a loader with a sampler"):
             second.load_state_dict(bad)
     with pytest.raises(larder.InvalidError, match="batches of 4, this loader has those of 5"):
