@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ _MAKING = (
 )
 KEYWORDS = (*_HOW, *_SHARING, *_MAKING, "fallback")
 _said: set[str] = set()
+_served: list[weakref.ref[Served]] = []  # jobs of this process, in the order in which their last epochs began
 
 PROMISE = (
     "torch: torch's own machinery serves this loader, so no other job shares what it reads, and none of the guarantees "
@@ -60,6 +62,8 @@ class Served:
         self.changing: bool | None = None  # the job is about to be replaced; True: by one that follows the sampler
         self.loader: Loader[Any] = Loader.__new__(Loader)
         self.made: Made | None = None
+        self.parked: Mapping[str, Any] | None = None  # the state of a job that gave way to another one
+        self.taken_up: Mapping[str, Any] | None = None  # the same of one that has its place again, until its next epoch
 
     @property
     def shared(self) -> Shared:
@@ -77,13 +81,55 @@ class Served:
         return not self.shared.delivered(run)
 
     def register(self, of: Any, make: Callable[[Arguments], Shared], follow: bool = False) -> None:
-        """Registers the job, of the DataLoader as it is now."""
-        order = None if follow else self._order(of)
+        """Registers the job, of the DataLoader as it is now; jobs that wait for their next epoch give way to it."""
+        self._register(of, make, None if follow else self._order(of))
+
+    def _register(self, of: Any, make: Callable[[Arguments], Shared], order: Order | None) -> None:
         rows = len(of.dataset)
         made = Made(order is None, order or _samplers.followed(of), rows, _samplers.read(of), _calls(of))
         given = _arguments(of, self.given, self.number)
-        self.loader._shared = make(_ordered(of, made.order, given) if order else _following(of, given))
+        arguments = _ordered(of, made.order, given) if order else _following(of, given)
+        while True:
+            try:
+                self.loader._shared = make(arguments)
+                break
+            except InvalidError as e:
+                if e.reason != "RESOURCE_EXCEEDED" or not _park():
+                    raise
         self.made = made
+
+    def park(self) -> bool:
+        """Gives the job's place to another one, between two of its epochs; whether it could.
+
+        The state has the number of the next epoch and what the order is to keep, so the job continues as one that is
+        resumed does. Of a sampler that is followed the number is enough.
+        """
+        shared, made, run = self.shared, self.made, self.shared.running
+        if made is None or shared.closed:
+            return False
+        if self.taken_up is not None:
+            self.parked, self.taken_up = self.taken_up, None
+            shared.close()
+            return True
+        if self.busy or run is None or not run.done:
+            return False
+        if shared.settings.place.world_size > 1 or shared.loaded is not None or shared.place is not None:
+            return False
+        self.parked = {} if made.follows else self.loader.state_dict(portable=True)
+        shared.close()
+        return True
+
+    def unpark(self, of: Any) -> None:
+        """Takes a place among the jobs again."""
+        made, parked, epoch = self.made, self.parked, self.shared.coming()
+        assert made is not None and parked is not None
+        make = _make.of_workers if self.shared.settings.native is None else _make.of_folder
+        self._register(of, make, None if made.follows else made.order)
+        if made.follows:
+            self.shared.next_epoch = epoch
+        else:
+            self.loader.load_state_dict(parked)
+        self.parked, self.taken_up = None, parked
 
     def _order(self, of: Any) -> Order | None:
         even = any(self.given.get(n) is not None for n in ("even", "rank", "world_size"))
@@ -100,11 +146,13 @@ class Served:
         """
         made, shared = self.made, self.shared
         assert made is not None
-        if shared.closed and self.changing is None:
+        if shared.closed and self.changing is None and self.parked is None:
             shared.require_open()
         sampler = not made.follows and made.read != _samplers.read(of)
         changed = self._changed(of, made)
         if self.changing is None and not (sampler or changed or made.calls != _calls(of)):
+            if self.parked is not None:
+                self.unpark(of)
             return
         why = ""
         if sampler or changed:
@@ -133,7 +181,7 @@ class Served:
         before = self.shared
         epoch = before.coming()
         make = _make.of_workers if before.settings.native is None else _make.of_folder
-        self.changing = follow  # until the new job is there, whatever comes between
+        self.changing, self.parked = follow, None  # until the new job is there, whatever comes between
         before.close()
         self.register(of, make, follow)
         self.shared.next_epoch = epoch
@@ -141,6 +189,8 @@ class Served:
 
     def begin(self, of: Any) -> Iterator[Any]:
         """The batches of the next epoch."""
+        self.taken_up = None
+        _served[:] = [r for r in _served if r() not in (None, self)] + [weakref.ref(self)]
         epoch = getattr(of.sampler, "epoch", None)
         if isinstance(of.sampler, DistributedSampler) and isinstance(epoch, int):
             self.loader.set_epoch(epoch)
@@ -148,6 +198,11 @@ class Served:
         native = self.shared.plan is None
         pin = bool(of.pin_memory) and torch.cuda.is_available()
         return Finished(batches, native, pin, of.pin_memory_device) if native or pin else batches
+
+
+def _park() -> bool:
+    """Whether a job of this process, whose last epoch is the longest ago, has given way."""
+    return any(x.park() for r in tuple(_served) if (x := r()) is not None)
 
 
 class Door:
@@ -252,14 +307,21 @@ class Door:
             self.decide(of)
         return self.last or (self.jobs[0] if self.jobs else None)
 
+    def active(self, of: Any) -> Served | None:
+        """The same, with a place among the jobs of the daemon."""
+        served = self.serving(of)
+        if served is not None and served.parked is not None:
+            served.unpark(of)
+        return served
+
     def state(self, of: Any) -> dict[str, Any]:
         """The position of the loader."""
-        served = self.serving(of)
+        served = self.active(of)
         return self.passage.state(of) if served is None else served.loader.state_dict()
 
     def load(self, of: Any, saved: Mapping[str, Any]) -> None:
         """Continues from a position."""
-        served = self.serving(of)
+        served = self.active(of)
         if served is None:
             self.passage.load(of, saved, self.why)
             return

@@ -130,7 +130,7 @@ class DataLoader(data.DataLoader[Sample]):
     @property
     def promise(self) -> str:
         """What the order guarantees whatever other jobs do, in words."""
-        served = self._door.serving(self)
+        served = self._door.active(self)
         return _door.PROMISE if served is None else served.loader.promise
 
     @property
@@ -140,7 +140,7 @@ class DataLoader(data.DataLoader[Sample]):
         Raises:
             InvalidError: torch serves, so there is no job.
         """
-        served = self._door.serving(self)
+        served = self._door.active(self)
         if served is None:
             raise InvalidError(
                 f"torch serves this DataLoader, so it has no job: {self._door.why}", reason="UNSUPPORTED",

@@ -276,6 +276,34 @@ def test_more_jobs_than_the_daemon_takes(private, monkeypatch, folder, capfd):
         x.close()
 
 
+def test_many_loaders_take_turns(private, monkeypatch, folder):
+    """As federated scripts do: more loaders than jobs, one after another; each continues its own epochs."""
+    from larder.torch import DataLoader
+
+    daemon = private("jobs: {max: 3}\n")
+    monkeypatch.setenv("LARDER_SOCKET", daemon.socket)
+    generator = torch.Generator().manual_seed(1)
+    weighted = data.WeightedRandomSampler([1.0] * 15, 6, generator=generator)
+    parts = [DataLoader(folder, 4, shuffle=True, share="augmented") for _ in range(4)]
+    parts += [DataLoader(folder, 4) for _ in range(2)] + [DataLoader(folder, 3, sampler=weighted)]
+    parts += [DataLoader(ten, 4, shuffle=True, cache="items", num_workers=1)]
+    labels, seen = sorted(y for _, y in folder.samples), []
+    for turn in range(3):
+        for x in parts:
+            got = sorted(flat(x))
+            assert len(got) == 6 if x.sampler is weighted else got == (ten if x.dataset is ten else labels)
+            seen.append(x.loader.epoch)
+        assert seen[-len(parts) :] == [turn + 1] * len(parts)
+    assert {x.served_by for x in parts} == {"native", "workers"}
+    assert len(json.loads(daemon.cli("jobs", "ls", "-o", "json").stdout)["jobs"]) >= 3
+    first = parts[0].state_dict()
+    again = DataLoader(folder, 4, shuffle=True, share="augmented")
+    again.load_state_dict(first)
+    assert again.loader.epoch == 3 and sorted(flat(again)) == labels
+    for x in (*parts, again):
+        x.close()
+
+
 def test_without_a_daemon_torch_serves(monkeypatch, tmp_path, folder, capfd):
     from larder.torch import DataLoader
 
