@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import weakref
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from ._stream import Epoch as Stream
 from ._stream import Sampling
 from ._waits import Waiting
 from ._wire import BatchHeader, Frame
-from .errors import DatasetWarning, Error, JobEndedError, KeptBatchesWarning, SampleError, StaleError, UnavailableError
+from .errors import DatasetWarning, Error, JobEndedError, KeptBatchesWarning, StaleError, UnavailableError, of_item
 
 Batch = Any  # a tuple of the fields; of a dataset in Python, what its items are made of
 
@@ -330,8 +331,19 @@ def _report(shared: Shared, run: Run, b: BatchHeader) -> None:
         shared.quarantined.setdefault(q.id, q)
     run.raised = b.step
     if bad and str(shared.described.get("onError") or "raise") == "raise":
-        makers = shared.resources.makers
-        raise SampleError(bad) from (None if makers is None else makers.cause(bad[0].id))
+        makers, base = shared.resources.makers, None if shared.plan is None else shared.plan.part.base
+        cause = None if makers is None else makers.cause(bad[0].id)
+        raise of_item(bad, type(cause) if cause is not None else _kind(bad[0].reason, base)) from cause
+
+
+def _kind(reason: str, base: Any) -> type[BaseException] | None:
+    """The class of the exception that a worker names, where Python or the dataset's module has it."""
+    name = reason.partition(":")[0]
+    for module in ("builtins", type(base).__module__, "__main__"):
+        found = getattr(sys.modules.get(module), name, None)
+        if base is not None and isinstance(found, type) and issubclass(found, BaseException):
+            return found
+    return None
 
 
 def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float) -> Batch:

@@ -7,7 +7,8 @@
     ├── StaleError              an iterator or attachment that something newer replaced
     │   └── StateLostError      the daemon came back without the epoch that was running
     ├── StateError              a state_dict that cannot be resumed from: edited, of other files, of another log
-    ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key
+    ├── SampleError             a sample that cannot be decoded: file, offset, why, id, key; of an item in Python
+    │                           that raised, also that exception's class
     ├── JobEndedError           the job was killed, drained or has done its epochs
     ├── DeniedError             also PermissionError: this user may not do that
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
@@ -21,6 +22,7 @@ fix.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ._messages import ErrorDetail
@@ -168,6 +170,28 @@ class SampleError(Error):
         self.why = first.reason  # in words; `reason` is the stable word SAMPLE_BAD
 
 
+@functools.cache
+def _raised(kind: Any) -> Any:
+    """SampleError as a class of an exception that an item raised, too."""
+
+    def reduce(self: SampleError) -> tuple[Any, ...]:
+        return _rebuild_raised, (kind, self.message, dict(self.__dict__))
+
+    return type("SampleError", (SampleError, kind), {"__module__": SampleError.__module__, "__reduce__": reduce})
+
+
+def of_item(samples: tuple[Quarantined, ...], kind: type[BaseException] | None) -> SampleError:
+    """The error of samples, of which the first one raised an exception of that kind: it is an instance of both."""
+    if kind is not None and issubclass(kind, Exception) and not issubclass(kind, Error):
+        try:
+            of_both: Any = kind
+            made: SampleError = _raised(of_both)(samples)
+            return made
+        except Exception:
+            pass  # a class whose constructor asks for more than a message
+    return SampleError(samples)
+
+
 class KeptBatchesWarning(UserWarning):
     """User code keeps so many batches that the loader has to deliver copies."""
 
@@ -223,6 +247,10 @@ def _rebuild(cls: type[Error], message: str, state: dict[str, Any]) -> Error:
     Exception.__init__(e, message)
     e.__dict__.update(state)
     return e
+
+
+def _rebuild_raised(kind: Any, message: str, state: dict[str, Any]) -> Error:
+    return _rebuild(_raised(kind), message, state)
 
 
 _BY_REASON: dict[str, type[Error]] = {

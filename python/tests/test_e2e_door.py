@@ -245,6 +245,43 @@ def test_a_subclass_that_keeps_one_iterator(server, monkeypatch):
         loader.close()
 
 
+class Odd(Exception):
+    """An exception of the script's whose constructor asks for more than a message."""
+
+    def __init__(self, a, b):
+        super().__init__(f"{a}, {b}")
+
+
+class Own(Exception):
+    """One of the script's."""
+
+
+class Raising(Items):
+    """A dataset of this module, where the class of an exception is looked for."""
+
+
+def raising(i):
+    if i in (1, 3, 5, 7):
+        raise {1: KeyError("a"), 3: Own("b"), 5: UnicodeDecodeError("ascii", b"x", 0, 1, "c"), 7: Odd(1, 2)}[i]
+    return i
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_items_own_exception_arrives_as_its_class(loader_of, workers):
+    it = iter(loader_of(Raising(30, raising), 1, cache="items", num_workers=workers))
+    got, kinds = [], []
+    while True:
+        try:
+            got.append(int(next(it)))
+        except StopIteration:
+            break
+        except larder.SampleError as e:
+            kinds.append([k for k in (KeyError, Own, UnicodeDecodeError, Odd) if isinstance(e, k)])
+            again = pickle.loads(pickle.dumps(e))
+            assert (str(again), again.id, type(again)) == (str(e), e.id, type(e)) and "cannot prepare sample" in str(e)
+    assert got == [i for i in range(30) if i not in (1, 3, 5, 7)] and kinds == [[KeyError], [Own], [], []]
+
+
 # ---- fallbacks
 
 
