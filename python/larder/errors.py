@@ -13,7 +13,7 @@
     ├── DeniedError             also PermissionError: this user may not do that
     ├── UnavailableError        also ConnectionError: no daemon, a dead one, or one that is draining
     │   └── StoppedError        a user stopped the daemon on purpose (`larder stop`)
-    └── DeadlineError           also TimeoutError: a wait took longer than ``timeout``
+    └── DeadlineError           also TimeoutError, and RuntimeError as torch's: a wait took longer than ``timeout``
         └── StorageError        storage has failed for longer than the daemon waits
 
 ``reason`` is a stable upper-case word (docs/errors.md lists all); ``subject`` is what it is about; ``hint`` names the
@@ -127,7 +127,7 @@ class StoppedError(UnavailableError):
     default_reason = "STOPPED"
 
 
-class DeadlineError(Error, TimeoutError):
+class DeadlineError(Error, TimeoutError, RuntimeError):
     """A wait took longer than the Loader's ``timeout``; the message says what was waited for.
 
     ``cause`` says it in a word (docs/errors.md).

@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import datetime
 import itertools
 import json
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -108,7 +110,56 @@ SCRIPTS = {
     "unlike items": lambda make: make([[{"bbox": [1.0]}] * (i % 3) for i in range(6)], 2, collate_fn=list),
     "nothing for an item": lambda make: make([(1, i) if i != 3 else None for i in range(6)], 3, collate_fn=list),
     "pinned memory": lambda make: make(ten, 4, pin_memory=True),
+    "shuffle=1 of one": lambda make: make(ten[:1], shuffle=1),
+    "gradients": lambda make: make([torch.ones(2, requires_grad=True)] * 4, 2),
+    "tokens": lambda make: make([{"tokens": ["w"] * (i % 3 + 1), "id": i} for i in range(6)], 3, collate_fn=list),
+    "whole numbers among floats": lambda make: make([{"y": 1 if i % 2 else 0.5} for i in range(6)], 3, collate_fn=list),
+    "sets, paths and dates": lambda make: make(
+        [({i}, pathlib.Path(str(i)), datetime.date(2020, 1, i + 1)) for i in range(6)], 3, None, collate_fn=list
+    ),
+    "ten milliards of picks": lambda make: Few(
+        make(ten, 2, sampler=data.RandomSampler(ten, replacement=True, num_samples=int(1e10), generator=seeded()))
+    ),
 }
+
+
+def seeded():
+    return torch.Generator().manual_seed(3)
+
+
+class Few:
+    """The first batches of a loader whose epochs are long."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __iter__(self):
+        return itertools.islice(iter(self.of), 5)
+
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+
+
+def test_a_dataset_may_be_filled_and_grow(loader_of):
+    class Growing(list):
+        pass
+
+    for kw in ({}, {"cache": "items"}):
+        items = Growing()
+        loader = loader_of(items, 4, **kw)
+        for n in (0, 5, 9, 3):
+            items[:] = range(n)
+            assert len(loader) == -(-n // 4) and sorted(flat(loader)) == list(range(n)), (kw, n)
+
+
+def test_a_state_loads_into_another_loader_of_the_process(loader_of, folder):
+    for dataset, kw in ((ten, {}), (ten, {"cache": "items"}), (folder, {})):
+        one, other = (loader_of(dataset, 3, shuffle=True, **kw) for _ in range(2))
+        it = iter(one)
+        head = flat([next(it), next(it)])
+        other.load_state_dict(one.state_dict())
+        want = ten if dataset is ten else sorted(y for _, y in folder.samples)
+        assert sorted(head + flat(other)) == want
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -118,7 +169,7 @@ def test_whatever_torch_serves(loader_of, script):
     for _ in range(2):
         same(torch, list(ours), list(theirs))
     assert ours.served_by == "torch"
-    with contextlib.suppress(TypeError):
+    with contextlib.suppress(TypeError, AttributeError):
         assert len(theirs) == len(ours)
     for wrong in ("loader", "promise"):
         if wrong == "promise":

@@ -106,7 +106,7 @@ def test_storage_is_named_while_it_is_waited_for(private, small, clock):
             clock.advance(600)
         with clock.passing(600, longer=1.5), pytest.raises(larder.DeadlineError) as e:
             next(it)
-        assert e.value.cause == "storage"
+        assert e.value.cause == "storage" and isinstance(e.value, RuntimeError), "as torch's"
         assert "it waits for storage: " in str(e.value) and "raise timeout=" in str(e.value)
         stats = loader.stats()
         assert stats.job.waits_for == "storage" and "under way" in stats.job.waits_text
