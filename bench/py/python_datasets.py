@@ -111,7 +111,8 @@ def child(which: str, kind: str, folder: str, cache: str, job: str, workers: int
         import larder.torch
 
         named = {"name": kind, "cache": "items"} if cache == "items" else {}
-        loader = larder.torch.DataLoader(dataset, job=job, **options, **named)
+        loader = larder.torch.DataLoader(dataset, job=job, fallback="error", **options, **named)
+        assert loader.loader.job == job  # it is registered before the clock runs
     loaders.gate()
     cpu, marks = loaders.cpu_seconds(), [time.perf_counter()]
     for _ in range(EPOCHS):

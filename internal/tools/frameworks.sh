@@ -40,12 +40,13 @@ environment() {
   echo "$stamp" >"$env/stamp"
 }
 
-# suite NAME prints the file of a framework's tests.
+# suite NAME prints the files of a framework's tests.
 suite() {
   case $1 in
   lightning-*) echo python/tests/frameworks/e2e_lightning.py ;;
   accelerate | trainer) echo python/tests/frameworks/e2e_huggingface.py ;;
   esac
+  echo python/tests/frameworks/e2e_door.py
 }
 
 environment torch
@@ -54,7 +55,8 @@ for n in "${wanted[@]}"; do
   environment "$n" torch
   packages=$(grep -E "^(${n%-*}|transformers)==" "$wants/$n.txt" | sort -u | paste -sd' ')
   say "$packages on $(grep '^torch==' "$wants/torch.txt")"
+  mapfile -t files < <(suite "$n")
   LARDER_BIN=$binary LARDER_REQUIRE_BIN=1 "$home/$n/bin/python" -m pytest -q -p no:cacheprovider \
-    -o faulthandler_timeout=900 "$(suite "$n")" || failed+=("$n")
+    -o faulthandler_timeout=900 "${files[@]}" || failed+=("$n")
 done
 [ ${#failed[@]} -eq 0 ] || { say "failed: ${failed[*]}"; exit 1; }

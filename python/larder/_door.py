@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
 from . import _checks, _dataset, _make, _native, _passes, _places, _samplers
@@ -232,8 +233,8 @@ class Door:
 
     def _empty(self, of: Any) -> bool:
         """Whether the epoch has no batch, of which torch knows how to give none."""
-        if self.strict or self.phase != "new":
-            return False
+        if self.strict or self.phase != "new" or isinstance(of.dataset, data.IterableDataset):
+            return False  # torch notes that the length of an IterableDataset was asked for
         try:
             return len(of) == 0
         except (TypeError, NotImplementedError):

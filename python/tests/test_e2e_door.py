@@ -14,6 +14,7 @@ import pickle
 import subprocess
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -198,6 +199,18 @@ def test_errors_are_torchs(loader_of):
         with pytest.raises(type(theirs.value)) as ours:
             script(loader_of)
         assert str(ours.value) == str(theirs.value)
+
+
+def test_an_iterable_dataset_is_not_asked_for_its_length(loader_of):
+    """torch warns of one that gives more than it said, once somebody asked."""
+
+    class Short(Counter):
+        def __len__(self):
+            return 3
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert flat(loader_of(Short(), 2)) == ten
 
 
 def test_it_is_torchs_class(loader_of):
