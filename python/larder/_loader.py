@@ -118,7 +118,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         (rows,); after ``MixUp`` or ``CutMix`` "label" is float32 of shape (rows, num_classes).
         A dataset in Python gives batches that nest as its items do: tuples, dicts, named tuples; text in lists. Arrays
         are views of shared memory. They stay valid, and nothing else writes to them, for as long as any of them
-        (or a slice, or a tensor made of it) is referenced, also after ``close()``.
+        (or a slice, or a tensor made of it) is referenced, also after ``close()``. A process that is forked meanwhile
+        has copies.
 
     Raises:
         InvalidError: an argument, the subset or a transform cannot work.

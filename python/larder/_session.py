@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from . import _board, _clock, _received, _ring, _wire
+from . import _board, _clock, _forked, _received, _ring, _wire
 from ._lease import Lease, Queue
 from ._messages import AttachRequest, AttachResponse, HelloResponse, Method, Request, Response
 from ._received import Received
@@ -53,7 +53,33 @@ except (ImportError, OSError, AttributeError):
 _live: list[weakref.ref[Session]] = []  # not a WeakSet, whose callback is Python code
 
 
+_copies: dict[int, list[_forked.Copy]] = {}  # by thread that forks: of the batches that are held
+
+
+def _delivered(session: Session) -> list[Any]:
+    """The root arrays of the batches that this process holds."""
+    leases = [f if isinstance(f, Lease) else f.taken for f in list(session.held.values())]
+    return [root for lease in leases if isinstance(lease, Lease) and (root := lease()) is not None]
+
+
+def _before_fork() -> None:
+    copies = _copies[threading.get_ident()] = []
+    for r in list(_live):
+        s = r()
+        for root in () if s is None or s.pid != os.getpid() else _delivered(s):
+            copy = _forked.copied(root)
+            if copy is not None:
+                copies.append(copy)
+
+
+def _after_fork_in_parent() -> None:
+    for copy in _copies.pop(threading.get_ident(), ()):
+        _forked.drop(copy)
+
+
 def _after_fork_in_child() -> None:
+    for copy in _copies.pop(threading.get_ident(), ()):
+        _forked.put(copy)
     # A socket that the child keeps open would hide the parent's end from the daemon, and two processes would use it.
     for r in _live:
         s = r()
@@ -61,7 +87,7 @@ def _after_fork_in_child() -> None:
             s.abandon()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 class Session:
