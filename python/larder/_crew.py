@@ -17,12 +17,12 @@ from typing import Any
 
 from . import _clock, _items, _worker
 from ._caller import warn
+from ._stats import Quarantined
 from ._worker import Orders, Work
-from .errors import Error, InvalidError, UnavailableError, WorkerWarning
+from .errors import Error, InvalidError, SampleError, UnavailableError, WorkerWarning
 
 _PATIENCE = 5.0  # seconds in which workers leave in order
-_SKIP = 3  # items that may end the processes that look at them
-_RESTARTS = 8  # workers that may die one after the other without a batch, and for each worker 2 more
+_RESTARTS = 8  # workers that may die one after the other before they can work, and for each worker 2 more
 _KILLED = {  # what a signal says
     signal.SIGKILL: "; the kernel kills processes when memory is short",
     signal.SIGVTALRM: "; C code in its item let no Python code run for longer than sample_timeout",
@@ -153,6 +153,15 @@ class Crew:
             look = self.work.look
             self.work.look = look._replace(skip=look.skip | {member.looks})
             member.close()
+            if self.work.look.skip >= {*look.known, *look.more}:
+                raise self._nothing_lives(member)
+
+    def _nothing_lives(self, member: Member) -> SampleError:
+        """The error that says that each item that was looked at ended its process."""
+        items = list(dict.fromkeys((*self.work.look.known, *self.work.look.more)))
+        why = f"it ended the worker that looked at it: {member.end()}; so did each of the {len(items)} items looked at"
+        hint = "num_workers=0 runs the dataset in this process, where a debugger sees it"
+        return SampleError(tuple(Quarantined(i, str(i), "", None, why) for i in items), hint=hint)
 
     def _probed(self, member: Member, end: float, seconds: float) -> _items.Probe | None:
         """What one worker finds; None when an item ended it."""
@@ -165,7 +174,7 @@ class Crew:
                 raise member.error
             if ended:
                 skip = self.work.look.skip
-                if member.looks >= 0 and member.looks not in skip and len(skip) < _SKIP:
+                if member.looks >= 0 and member.looks not in skip:
                     return None
                 raise UnavailableError(
                     f"worker {member.number} ended before it was ready: {member.end()}", subject="num_workers",
@@ -193,8 +202,10 @@ class Crew:
     def check(self, batches: int) -> None:
         """Replaces workers that died; ``batches`` have come up to now.
 
+        The daemon leaves out an item at which two died, so those that serve may all die: each has cost an item.
+
         Raises:
-            Error: they cannot work, or die again and again.
+            Error: they cannot work, or die again and again before they do.
         """
         if self.pid != os.getpid() or self.orders is None:
             return
@@ -207,11 +218,11 @@ class Crew:
             m.take()
             if m.error is not None:
                 raise m.error
-            self.deaths += 1
+            self.deaths += not m.serving
             if self.deaths > _RESTARTS + 2 * self.work.count:
                 raise UnavailableError(
                     f"worker {m.number} (pid {m.process.pid}) ended: {m.end()}; "
-                    f"{self.deaths} of this loader's workers ended since its last batch",
+                    f"{self.deaths} of this loader's workers ended before they could work",
                     subject="num_workers",
                     hint="num_workers=0 runs the dataset in this process, where a debugger sees it",
                 )  # fmt: skip
@@ -224,7 +235,7 @@ class Crew:
                 )
             m.close()
             m.process.join()
-            self.members[n] = self._start(m.number)
+            self.members[n] = self._start(m.number, (m.process.pid or 0, m.end()))
             self._tell(self.members[n])
 
     def stop(self) -> None:
@@ -248,10 +259,10 @@ class Crew:
                 m.process.join()
             m.process.close()
 
-    def _start(self, number: int) -> Member:
+    def _start(self, number: int, ended: tuple[int, str] | None = None) -> Member:
         work = self.work
         main = threading.current_thread() is threading.main_thread()
-        part = Work(**{**work.__dict__, "number": number, "main": main})
+        part = Work(**{**work.__dict__, "number": number, "main": main, "ended": ended})
         try:
             member = Member(self.context, part)
         except (OSError, BlockingIOError):

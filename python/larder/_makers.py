@@ -61,8 +61,9 @@ class Makers:
 
     @property
     def fds(self) -> list[int]:
-        """The connections on which tasks for this process arrive; tasks of one loader may come to another one."""
-        return [fd for x in _inlines() if (fd := x.fd()) >= 0]
+        """The connections on which tasks for this process arrive, of any loader, and what tells that a worker ended."""
+        members = () if self.crew is None or self.crew.pid != self.pid else self.crew.members
+        return [*(fd for x in _inlines() if (fd := x.fd()) >= 0), *(m.process.sentinel for m in members)]
 
     def step(self) -> None:
         """Runs what has arrived for this process."""

@@ -63,6 +63,7 @@ class Work:
     memory: int  # bytes that the worker may grow to; 0 = any
     torch: bool  # whether the script uses torch
     main: bool  # it is started by the main thread of its client
+    ended: tuple[int, str] | None = None  # process and end of the worker in whose place this one comes
 
 
 class Orders(NamedTuple):
@@ -94,6 +95,7 @@ class Service:
         self.making = False  # a task, whose exceptions and interrupts leave nothing half done
         self._bulk: Bulk | None = None if orders.inline else Bulk(maker, self._begins, self.lock)
         self.attached = False
+        self.ended: tuple[int, str] | None = None  # of Work
         self.failed: Callable[[_items.Failure, BaseException], None] = lambda f, e: None
 
     def attach(self) -> None:
@@ -111,7 +113,11 @@ class Service:
             "dataset": o.dataset, "recipes": list(o.recipes), "pid": os.getpid(), "client": o.client,
             "outBytes": self.memory.size,
         }  # fmt: skip
-        work |= {"inline": True, "window": 1} if o.inline else {"window": _WINDOW, "mark": 0, "batch": True}
+        work |= (
+            {"inline": True, "window": 1} if o.inline else {"window": _WINDOW, "mark": 0, "batch": True, "tells": True}
+        )
+        if self.ended is not None:
+            work["ended"] = {"pid": self.ended[0], "how": self.ended[1]}
         self.link.send(_wire.WORK, _wire.dump(work), 2, self.memory.fd)
         answer = _wire.parse_json(self._answer(2))
         fd, size = self.link.descriptor(), int(answer.get("inBytes") or 0)
@@ -381,7 +387,7 @@ def main(pipe: Any, work: Work) -> None:
         orders = pipe.recv()
         while orders is not None:
             maker.layouts = orders.layouts
-            orders = _serve(pipe, maker, orders, clock)
+            orders = _serve(pipe, maker, orders, clock, work.ended)
     except (EOFError, OSError):
         pass
     except Exception as e:
@@ -444,7 +450,9 @@ def _die_with_parent() -> None:
         pass  # a Python without libffi
 
 
-def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Alarm) -> Orders | None:
+def _serve(
+    pipe: Any, maker: Maker, orders: Orders, clock: Alarm, ended: tuple[int, str] | None = None
+) -> Orders | None:
     """Serves one daemon after the other, as long as one comes within ``orders.patience`` seconds.
 
     Returns what to serve next; None: the client ended its workers.
@@ -454,6 +462,7 @@ def _serve(pipe: Any, maker: Maker, orders: Orders, clock: Alarm) -> Orders | No
         service = None
         try:
             service = Service(connected(orders.path), maker, orders, clock)
+            service.ended = ended
             linked(service.link)
             service.attach()
             service.attached = True

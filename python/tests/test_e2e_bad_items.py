@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +175,56 @@ def test_items_that_fork(real, tmp_path):
     loader = real(Items(8, make), batch_size=4, num_workers=2)
     assert sorted(int(x) for b in loader for x in b) == list(range(8))
     open(gate).close()
+
+
+class Deadly:
+    """Each item, or the even ones, ends the process that makes it, once the epochs begin."""
+
+    def __init__(self, folder, every):
+        self.begun, self.every = folder / "begun", every
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        if self.begun.exists() and i % self.every == 0:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return i
+
+
+@pytest.mark.filterwarnings("ignore::larder.WorkerWarning")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_items_that_end_every_worker_are_named_with_signal_and_count(real, server, tmp_path, workers):
+    """48 workers die, and the job lives: whoever asks hears which sample it was, which signal, and how often."""
+    kw = {"batch_size": 6, "num_workers": workers, "job": f"deadly{workers}"}
+    dataset, words = Deadly(tmp_path, 1), r"ended while it worked on it: killed by SIGSEGV; it was tried 2 times"
+    loader = real(dataset, on_error="raise", **kw)
+    dataset.begun.touch()
+    it, bad = iter(loader), []
+    for _ in range(4):
+        with pytest.raises(larder.SampleError, match=rf"cannot prepare sample \d+: .*{words}") as e:
+            next(it)
+        bad += [q.id for q in e.value.samples]
+    assert sorted(bad) == list(range(24)) and next(it, None) is None
+    for asked in (("explain", kw["job"]), ("jobs", "describe", kw["job"])):
+        assert re.search(words, " ".join(server.cli(*asked).stdout.split())), asked
+
+
+@pytest.mark.filterwarnings("ignore::larder.WorkerWarning")
+def test_items_that_end_workers_are_skipped(real, server, tmp_path):
+    dataset = Deadly(tmp_path, 2)
+    loader = real(dataset, batch_size=6, num_workers=2, on_error="skip", job="deadly-skip")
+    dataset.begun.touch()
+    assert [i for batch in loader for i in batch.tolist()] == list(range(1, 24, 2))
+    assert all(q.reason.endswith("killed by SIGSEGV; it was tried 2 times") for q in loader.quarantined)
+    assert sorted(q.id for q in loader.quarantined) == list(range(0, 24, 2))
+    assert "killed by SIGSEGV" in server.cli("explain", "deadly-skip").stdout
+
+
+@pytest.mark.filterwarnings("ignore::larder.NotSharedWarning")
+def test_a_dataset_whose_first_items_all_end_their_process(real, tmp_path):
+    dataset = Deadly(tmp_path, 1)
+    dataset.begun.touch()
+    with pytest.raises(larder.SampleError, match=r"sample 0: it ended the worker .*killed by SIGSEGV; .* 6 items") as e:
+        real(dataset, batch_size=6, num_workers=1, on_error="skip")
+    assert len(e.value.samples) == 6

@@ -314,9 +314,13 @@ def test_a_worker_that_dies_is_replaced(boss, crews):
     boss.until(lambda: len(boss.works) >= 3)
 
 
-def test_workers_that_die_again_and_again_end_the_wait(boss, crews):
-    boss.queue.extend([{"sample": 4}])
-    crew = start(crews, boss, Noise(10, {4: "die"}), 1)
+def test_workers_that_die_again_and_again_before_they_work_end_the_wait(boss, crews, tmp_path):
+    dies = tmp_path / "dies"
+    crew = start(
+        crews, boss, Noise(10), 1, init=lambda number: os.kill(os.getpid(), signal.SIGKILL if dies.exists() else 0)
+    )
+    dies.touch()
+    os.kill(crew.members[0].process.pid, signal.SIGKILL)
     with pytest.raises(UnavailableError, match=r"killed by SIGKILL.*num_workers=0"), pytest.warns(larder.WorkerWarning):
         eventually(lambda: crew.check(0) is not None)
 
@@ -537,8 +541,9 @@ def test_an_item_that_ends_the_process_is_looked_at_once(crews, tmp_path, clock)
     assert [(f.sample, f.type) for f in probe.failures] == [(0, "Died"), (2, "Died"), (3, "Hung")]
     crew = _crew.Crew(work(Noise(10, dict.fromkeys(range(10), "die")), 1, look=look), _crew.context(None))
     crews.append(crew)
-    with pytest.raises(UnavailableError, match="ended before it was ready: killed by SIGKILL"):
+    with pytest.raises(larder.SampleError, match=r"sample 0: it ended .*killed by SIGKILL.* the 4 items") as e:
         crew.probe(PATIENCE)
+    assert [q.id for q in e.value.samples] == [0, 5, 2, 3]
 
 
 def test_what_cannot_be_sent_to_a_process(crews):

@@ -22,34 +22,6 @@ const maxTries = 16
 // mostFailures is after how many failures that count a sample is left out.
 const mostFailures = 2
 
-// grace is after how long it is looked whether a client outlived its worker.
-const grace = 250 * time.Millisecond
-
-// judge gives a task again that a worker had that ended. It counts for the sample only if the worker's client is still
-// there a moment later, by another worker of it: workers that leave with their client are no sign of a bad sample.
-func (c *Crew) judge(w *Worker, t *task, why string) {
-	c.mu.Lock()
-	if c.mu.stopped {
-		c.mu.Unlock()
-		t.release()
-		return
-	}
-	defer c.mu.Unlock()
-	c.mu.judged[t] = c.cfg.After(grace, func() {
-		c.mu.Lock()
-		_, waits := c.mu.judged[t]
-		delete(c.mu.judged, t)
-		counts := false
-		for _, o := range c.mu.workers {
-			counts = counts || w.client != "" && o.client == w.client && o.uid == w.uid
-		}
-		c.mu.Unlock()
-		if waits {
-			c.again(w, t, why, counts)
-		}
-	})
-}
-
 // again gives a task to a worker once more, or answers it as failed. counts says that it counts for the sample.
 func (c *Crew) again(w *Worker, t *task, why string, counts bool) {
 	if counts {
@@ -59,7 +31,7 @@ func (c *Crew) again(w *Worker, t *task, why string, counts bool) {
 		if why == "" {
 			why = fmt.Sprintf("%d workers gave it back", t.tries)
 		}
-		c.fail(t, why)
+		c.fail(t, tried(why, t.failures))
 		return
 	}
 	t.avoid = w.id

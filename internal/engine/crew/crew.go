@@ -56,16 +56,16 @@ type Crew struct {
 	mu struct {
 		sync.Mutex
 		stopped bool
-		workers []*Worker             // in the order in which they came
-		came    uint32                // number of the last worker
-		queues  map[fit]*queue        // of tasks that no worker has
-		order   []fit                 // of queues, so that no decision follows from the order of a map
-		fresh   []*Worker             // that may have room for a task, for the feeder
-		coming  []*task               // added since Flush
-		added   []*task               // for the feeder
-		dropped []*task               // for the feeder to answer: whoever drops them must not wait
-		reads   reads                 // tasks that begin with reading
-		judged  map[*task]func() bool // tasks of workers that ended, until judge says whether that counts
+		workers []*Worker      // in the order in which they came
+		came    uint32         // number of the last worker
+		queues  map[fit]*queue // of tasks that no worker has
+		order   []fit          // of queues, so that no decision follows from the order of a map
+		fresh   []*Worker      // that may have room for a task, for the feeder
+		coming  []*task        // added since Flush
+		added   []*task        // for the feeder
+		dropped []*task        // for the feeder to answer: whoever drops them must not wait
+		reads   reads          // tasks that begin with reading
+		judged  verdicts       // of workers that ended
 		copies  map[coordinator.FlightID]copied
 		held    map[fit]int64 // bytes of copies
 		spare   [][]byte
@@ -114,7 +114,7 @@ func New(cfg Config) *Crew {
 	c.mu.queues = map[fit]*queue{}
 	c.mu.copies = map[coordinator.FlightID]copied{}
 	c.mu.held = map[fit]int64{}
-	c.mu.judged = map[*task]func() bool{}
+	c.mu.judged = newVerdicts()
 	return c
 }
 
@@ -131,11 +131,11 @@ func (c *Crew) Stop() {
 	}
 	drop = append(drop, c.mu.reads.remove(func(*task) bool { return true })...)
 	drop = append(append(append(drop, c.mu.coming...), c.mu.added...), c.mu.dropped...)
-	for t, stop := range c.mu.judged { // order-free: all of them are dropped
-		stop()
+	for t, v := range c.mu.judged.tasks { // order-free: all of them are dropped
+		v.stop()
 		drop = append(drop, t)
 	}
-	c.mu.judged = map[*task]func() bool{}
+	c.mu.judged = newVerdicts()
 	c.mu.queues, c.mu.order, c.mu.coming, c.mu.added = map[fit]*queue{}, nil, nil, nil
 	c.mu.Unlock()
 	c.wake.Broadcast()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -395,6 +396,71 @@ func TestDeathsCountWhenTheClientLives(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		w.Close(true)
+	}
+}
+
+// A client that says how its workers ended is waited for, as long as it lives; what it says is in the reason, whether it
+// comes before or after the end of the worker's session.
+func TestWhatAClientSaysOfAWorkerCounts(t *testing.T) {
+	r := newRig(t)
+	attach := func(pid int32, ended *wire.EndedWorker) (*Worker, *hand) {
+		h := &hand{came: make(chan struct{}, 1<<16)}
+		w, _ := r.attachAs(&wire.WorkRequest{Client: "c", PID: pid, Tells: true, Ended: ended}, 1<<12, h)
+		return w, h
+	}
+	other, _ := attach(1, nil)
+	other.c.mu.Lock()
+	other.ready = false // it is there, and takes nothing
+	other.c.mu.Unlock()
+	defer other.Close(true)
+	r.prepare(1, false)
+	w, h := attach(2, nil)
+	h.take(t)
+	w.Close(false)
+	for range mostLooks - 1 {
+		r.clock.pass(grace)
+	}
+	second, h := attach(3, &wire.EndedWorker{PID: 2, How: "killed by SIGBUS"})
+	h.take(t)
+	third, _ := attach(4, &wire.EndedWorker{PID: 3, How: "killed by SIGSEGV"})
+	defer third.Close(true)
+	if _, failed := r.answer(1); failed {
+		t.Fatal("it was given up while its worker's session lives")
+	}
+	second.Close(false)
+	p := r.waitFor(1)
+	if !strings.HasSuffix(p.Err, "(pid 3) ended while it worked on it: killed by SIGSEGV; it was tried 2 times") {
+		t.Errorf("%+v", p)
+	}
+	if v := r.Crew.mu.judged; len(v.tasks)+len(v.told) != 0 {
+		t.Errorf("%+v is left", v)
+	}
+}
+
+// One that lives and says nothing is waited for a while.
+func TestAClientThatSaysNothingIsWaitedForAWhile(t *testing.T) {
+	r := newRig(t)
+	ends := make([]*Worker, 2)
+	for i := range ends {
+		h := &hand{came: make(chan struct{}, 1<<16)}
+		if i == 0 {
+			r.prepare(1, false)
+		}
+		ends[i], _ = r.attachAs(&wire.WorkRequest{Client: "c", PID: int32(i + 1), Tells: true}, 1<<12, h)
+		h.take(t)
+		idle := &hand{came: make(chan struct{}, 1<<16)}
+		other, _ := r.attachAs(&wire.WorkRequest{Client: "c", PID: 9, Tells: true}, 1<<12, idle)
+		other.c.mu.Lock()
+		other.ready = false
+		other.c.mu.Unlock()
+		defer other.Close(true)
+		ends[i].Close(false)
+		for range mostLooks {
+			r.clock.pass(grace)
+		}
+	}
+	if p := r.waitFor(1); !strings.HasSuffix(p.Err, "ended while it worked on it; it was tried 2 times") {
+		t.Errorf("%+v", p)
 	}
 }
 

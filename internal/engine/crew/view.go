@@ -35,7 +35,7 @@ func (c *Crew) Of(j *work.Job) State {
 		if !c.serves(w, prefix, true) && !c.serves(w, whole, true) {
 			continue
 		}
-		v := View{ID: w.id, PID: w.pid, UID: w.uid, Client: w.client, Tasks: len(w.held), Done: w.done}
+		v := View{ID: w.id, PID: w.pid, UID: w.client.uid, Client: w.client.name, Tasks: len(w.held), Done: w.done}
 		if v.Tasks > 0 {
 			v.Busy = now.Sub(w.oldest)
 		}

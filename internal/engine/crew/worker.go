@@ -24,8 +24,7 @@ type Worker struct {
 	c       *Crew
 	id      uint32
 	pid     int32
-	uid     uint32
-	client  string
+	client  client
 	inline  bool
 	most    int         // tasks that the worker can have
 	mark    int64       // where in its memory it says what it works on; -1 = nowhere
@@ -77,8 +76,8 @@ type held struct {
 func (c *Crew) Attach(
 	req *wire.WorkRequest, recipes []*work.Job, peer shm.Peer, memory *shm.Segment, out session.Hand,
 ) (*Worker, error) {
-	w := &Worker{c: c, pid: req.PID, uid: peer.UID, client: req.Client, inline: req.Inline, most: c.cfg.Window,
-		recipes: recipes, out: out, memory: memory}
+	w := &Worker{c: c, pid: req.PID, client: client{req.Client, peer.UID, req.Tells}, inline: req.Inline,
+		most: c.cfg.Window, recipes: recipes, out: out, memory: memory}
 	if w.pid <= 0 {
 		w.pid = peer.PID
 	}
@@ -104,8 +103,8 @@ func (c *Crew) Attach(
 	}
 	w.input = input
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.mu.stopped {
+		c.mu.Unlock()
 		memory.Release()
 		input.Release()
 		return nil, errs.New(errs.Unavailable, "", "start it again: larder serve", "the daemon is stopping")
@@ -113,6 +112,10 @@ func (c *Crew) Attach(
 	c.mu.came++
 	w.id = c.mu.came
 	c.mu.workers = append(c.mu.workers, w)
+	c.mu.Unlock()
+	if req.Ended != nil {
+		hear(c, w.client, *req.Ended)
+	}
 	return w, nil
 }
 
@@ -332,8 +335,8 @@ func (w *Worker) Close(clean bool) {
 		w.c.mu.stats.Deaths++
 		w.c.mu.Unlock()
 		first, _, _ := strings.Cut(why, "\n")
-		w.c.cfg.Note(slog.LevelWarn, "a worker ended with tasks in hand", "worker", w.id, "pid", w.pid, "client", w.client,
-			"tasks", n, "reason", first)
+		w.c.cfg.Note(slog.LevelWarn, "a worker ended with tasks in hand", "worker", w.id, "pid", w.pid,
+			"client", w.client.name, "tasks", n, "reason", first)
 	}
 	w.c.mu.Lock()
 	memory, words := w.memory, w.words
@@ -403,6 +406,9 @@ func (w *Worker) end(why string, certain bool) int {
 			c.judge(w, h.t, why)
 		}
 	}
+	c.mu.Lock()
+	delete(c.mu.judged.told, w)
+	c.mu.Unlock()
 	w.input.Release()
 	return len(back)
 }

@@ -119,6 +119,18 @@ func (s *Set) HeldBy(job ident.JobID, rank int, client string) ident.Incarnation
 	return inc
 }
 
+// Attached reports whether a client holds a rank of any job.
+func (s *Set) Attached(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.mu.rings { // order-free: one is enough
+		if r.cfg.Client == client {
+			return true
+		}
+	}
+	return false
+}
+
 // Holder is the process that holds a rank.
 func (s *Set) Holder(job ident.JobID, rank int) (peer shm.Peer, held bool) {
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -41,6 +42,15 @@ type WorkRequest struct {
 	Window uint32  `json:"window"` // tasks it takes at most at once; 0 = workers.window
 	Mark   *uint64 `json:"mark"`   // where in its memory it says which task it is at; nil = nowhere
 	Batch  bool    `json:"batch"`  // it takes TASKS, and may answer with DONES
+	Tells  bool    `json:"tells"`  // its client says how workers ended, in Ended of those that take their places
+	// Ended says how the worker ended in whose place this one comes; nil = there is none.
+	Ended *EndedWorker `json:"ended"`
+}
+
+// EndedWorker says how a worker process ended, as only its parent knows.
+type EndedWorker struct {
+	PID int32  `json:"pid"` // as WorkRequest.PID
+	How string `json:"how"` // in words, on one line
 }
 
 // WorkResult answers WORK. The descriptor of the input memory rides on it.
@@ -68,8 +78,15 @@ func ParseWork(p []byte) (*WorkRequest, error) {
 	if len(req.Recipes) == 0 || len(req.Recipes) > maxRecipes {
 		return nil, Violation("a WORK names 1 to %d recipes, this one %d", maxRecipes, len(req.Recipes))
 	}
+	e := req.Ended
+	if e != nil && (e.How == "" || len(e.How) > maxHow || strings.ContainsFunc(e.How, unicode.IsControl)) {
+		return nil, Violation("a WORK says how a worker ended on a line of 1 to %d bytes, this one on %d", maxHow, len(e.How))
+	}
 	return req, nil
 }
+
+// maxHow is how many bytes say how a worker ended.
+const maxHow = 200
 
 func strictJSON(p []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(p))
