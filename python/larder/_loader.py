@@ -71,7 +71,7 @@ class Loader(Facts, Resumable, Generic[BatchT]):
             ``promise`` has the guarantee in words.
         drop_last: True drops a short last batch.
         even: "drop" (default with several ranks) gives all ranks equally many samples, "none" does not.
-        rank, world_size: found from torch.distributed, torchrun or Slurm when not given. All ranks are on this machine;
+        rank, world_size: found from torch.distributed or torchrun when not given. All ranks are on this machine;
             a run of several machines is refused.
         output: "numpy" (default) for arrays, "torch" for tensors.
         fields: which of "image", "label", "index" a batch has, in that order; default ``("image", "label")``.

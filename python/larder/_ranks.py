@@ -9,8 +9,12 @@ import socket
 import sys
 from dataclasses import dataclass, field
 
-from .errors import InvalidError
+from ._caller import warn
+from .errors import InvalidError, OneRankWarning
 
+_MACHINE = 0xEFFFFFFC  # number of the first PID namespace of a machine
+_nonce = os.urandom(4).hex()
+_said = False  # that a task of Slurm has every sample
 _ordinals = itertools.count()  # Loaders without a name in this process
 # Jobs of one process in a run of several are counted apart: the other numbers must be equal on all ranks.
 _alone = itertools.count()
@@ -56,20 +60,15 @@ def _distributed() -> tuple[int, int] | None:
 
 
 def find(rank: int | None, world_size: int | None) -> Place:
-    """The place of this process: explicit > torch.distributed > RANK/WORLD_SIZE > Slurm > alone.
+    """The place of this process: explicit > torch.distributed > RANK/WORLD_SIZE > alone.
 
-    Automatic sources that disagree are refused, unless torchrun made RANK inside a Slurm step (one Slurm task per node
-    then). So is a job whose ranks are on several machines (InvalidError, reason UNSUPPORTED): a daemon feeds one.
+    Sources that disagree are refused. So is a job whose ranks are on several machines (InvalidError, reason
+    UNSUPPORTED): a daemon feeds one. Slurm's variables are no source: its tasks may be trials that know nothing of each
+    other, and each of those is to have every sample.
     """
-    found: list[tuple[str, tuple[int, int]]] = []
-    for name, pair in (
-        ("torch.distributed", _distributed()),
-        ("RANK/WORLD_SIZE", _pair("RANK", "WORLD_SIZE")),
-        ("SLURM_PROCID/SLURM_NTASKS", _pair("SLURM_PROCID", "SLURM_NTASKS")),
-    ):
-        if pair is None or (name.startswith("SLURM") and found and "TORCHELASTIC_RUN_ID" in os.environ):
-            continue
-        found.append((name, pair))
+    sources = (("torch.distributed", _distributed()), ("RANK/WORLD_SIZE", _pair("RANK", "WORLD_SIZE")))
+    found = [(name, pair) for name, pair in sources if pair is not None]
+    slurm = _pair("SLURM_PROCID", "SLURM_NTASKS")
     if rank is not None and world_size is not None:
         place, source = (rank, world_size), "rank="
     elif rank is not None or world_size is not None:
@@ -90,6 +89,8 @@ def find(rank: int | None, world_size: int | None) -> Place:
                     hint="pass rank= and world_size=",
                 )
     else:
+        if slurm is not None and slurm[1] > 1:
+            _say_one_rank(slurm)
         return Place(0, 1)
     if not 0 <= place[0] < place[1]:
         raise InvalidError(
@@ -100,10 +101,25 @@ def find(rank: int | None, world_size: int | None) -> Place:
     if place[1] == 1:
         of = next((pair[0] for _, pair in found if pair[1] > 1), None)
         return Place(0, 1, source=source, within=of)
-    fewer = all(place[1] < size for _, (_, size) in found)  # ranks than the run has: those of this machine, perhaps
-    if not (found and fewer):
+    sizes = [size for _, (_, size) in found] or ([] if slurm is None else [slurm[1]])
+    fewer = all(place[1] < size for size in sizes)  # ranks than the run has: those of this machine, perhaps
+    if not (sizes and fewer):
         _refuse_nodes(place[1])
     return Place(place[0], place[1], source=source)
+
+
+def _say_one_rank(slurm: tuple[int, int]) -> None:
+    """Says once that a task of Slurm has every sample, and how several tasks become one job."""
+    global _said
+    if not _said:
+        _said = True
+        warn(
+            f"this is task {slurm[0]} of {slurm[1]} of Slurm, and its Loader gives every sample: that alone does not "
+            "say that the tasks train one model. If they do, call torch.distributed.init_process_group() first, or "
+            "pass rank=int(os.environ['SLURM_PROCID']), world_size=int(os.environ['SLURM_NTASKS']); if they do not, "
+            "rank=0, world_size=1 says so",
+            OneRankWarning,
+        )
 
 
 def _refuse_nodes(world_size: int) -> None:
@@ -130,7 +146,7 @@ def _run_id(world_size: int) -> str:
     if elastic and elastic != "none":  # torchrun without --rdzv_id says "none" in every run
         return elastic
     slurm = os.environ.get("SLURM_JOB_ID")
-    if slurm:
+    if slurm and world_size > 1:
         step = os.environ.get("SLURM_STEP_ID")
         return f"slurm-{slurm}" + (f".{step}" if step else "")
     if world_size > 1:
@@ -142,7 +158,16 @@ def _run_id(world_size: int) -> str:
                 hint="pass the same job= to the Loader of every rank",
             )
         return f"{address}:{port}"
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{socket.gethostname()}{_namespace()}:{os.getpid()}"
+
+
+def _namespace() -> str:
+    """What tells the process numbers of this container from those of others; empty on the machine itself."""
+    try:
+        name = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return f".{_nonce}"
+    return "" if name == _MACHINE else f".{name}"
 
 
 def default_name(uri: str, world_size: int, within: int | None = None) -> str:

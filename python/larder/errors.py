@@ -226,6 +226,10 @@ class WorkerWarning(UserWarning):
     """A worker process ended; another one took its place. A Loader warns of it once."""
 
 
+class OneRankWarning(UserWarning):
+    """A task of Slurm has every sample, because nothing says that the tasks train one model; the message has more."""
+
+
 class UnknownVariableWarning(UserWarning):
     """An environment variable begins with LARDER_ and means nothing; the message has the nearest known name."""
 
