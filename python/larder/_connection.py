@@ -85,6 +85,21 @@ def connect(shared: Shared) -> Session:
     return s
 
 
+def begin(shared: Shared) -> None:
+    """``connect`` for a Loader that is being made: a daemon that is killed meanwhile, or was, is waited for."""
+    outage: Outage | None = None
+    while True:
+        try:
+            connect(shared)
+            return
+        except UnavailableError as e:
+            waits = e.gone or (outage is not None and not isinstance(e, StoppedError))
+            if not (waits and shared.settings.outlives_daemon):
+                raise
+            outage = outage or Outage(shared.timeout)
+            outage.rest(e)
+
+
 def know(shared: Shared) -> None:
     """Asks the daemon to describe the job, unless it has."""
     if not shared.job:

@@ -117,11 +117,13 @@ def open_session(endpoint: str | None, timeout: float, known: str = "") -> Sessi
                 raise stop.error(path) from None
             if named:
                 origin = "endpoint=" if endpoint else "LARDER_SOCKET"
-                raise UnavailableError(
+                error = UnavailableError(
                     f"no larder daemon answers at {path} (named by {origin}): {e}",
                     subject=path,
                     hint=f"start one with: larder serve --socket {path}",
-                ) from None
+                )
+                error.gone = e.gone
+                raise error from None
             if _clock.monotonic() > deadline:
                 raise DeadlineError(
                     f"timed out waiting for a larder daemon at {path}: {e}",
@@ -140,7 +142,11 @@ def reach(path: str, timeout: float) -> Session:
 
 
 class _NotServed(Exception):
-    """Raised when there is no socket, or no process listens on it."""
+    """Raised when there is no socket, or no process listens on it; ``gone``: one did."""
+
+    def __init__(self, words: str, gone: bool) -> None:
+        super().__init__(words)
+        self.gone = gone
 
 
 def _connect(path: str, deadline: float) -> Session:
@@ -157,7 +163,7 @@ def _connect(path: str, deadline: float) -> Session:
         try:
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
-            raise _NotServed(os.strerror(e.errno or 0).lower()) from None
+            raise _NotServed(os.strerror(e.errno or 0).lower(), _left_behind(path)) from None
         except TimeoutError:
             raise DeadlineError(
                 f"timed out waiting for the daemon at {path} to accept a connection",
@@ -181,12 +187,20 @@ def _connect(path: str, deadline: float) -> Session:
     except UnavailableError as e:
         session.close(False)
         if session.peer_left:  # it was just stopping
-            raise _NotServed("it ended the connection before it said HELLO") from None
+            raise _NotServed("it ended the connection before it said HELLO", True) from None
         raise e
     except BaseException:
         session.close(False)
         raise
     return session
+
+
+def _left_behind(path: str) -> bool:
+    """Whether a socket is there without a listener: that of a daemon that was killed."""
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def find_binary() -> str | None:

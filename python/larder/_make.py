@@ -104,7 +104,7 @@ def _registered(checked: Checked) -> Shared:
             new.settings = dataclasses.replace(settings, fields=plan.fields)
             new.form = plan.batches()
         try:
-            _connection.connect(new)
+            _connection.begin(new)
         except InvalidError as e:
             if not _registration.replaceable(new, e):
                 raise

@@ -549,11 +549,13 @@ class Session:
     def _died(self, cause: OSError | None) -> Error:
         self.peer_left = True
         who = f"daemon (pid {self.daemon_pid})" if self.daemon_pid else "daemon"
-        return UnavailableError(
+        error = UnavailableError(
             f"the larder {who} at {self.path} ended the connection: {cause or 'it stopped or was killed'}",
             subject=self.path,
             hint="batches you hold stay valid; iterating again reconnects",
         )
+        error.gone = True
+        return error
 
     def _stopped(self, stopped: StoppedError) -> Error:
         """Notes that a user stopped the daemon. Its successor sends again what was ready, as after a crash."""

@@ -115,6 +115,7 @@ class UnavailableError(Error, ConnectionError):
     """No daemon answers, it died, or it is draining."""
 
     default_reason = "UNAVAILABLE"
+    gone = False  # a daemon was there and has ended: another one may take its place
 
 
 class StoppedError(UnavailableError):

@@ -24,6 +24,7 @@ from real import HERE, NIGHTLY, PATIENCE, bugs, draw, find_binary, night, pillow
 from s3 import pack
 
 import larder
+from larder import _connection
 
 pillow()
 
@@ -214,6 +215,42 @@ def test_killed_between_epochs_and_before_the_first(politely, folder, lives, loa
     got += [i for *_, x in it for i in x.tolist()]
     assert sorted(got) == list(range(36))
     assert loader.epoch == 3
+
+
+def test_a_loader_that_is_made_while_its_daemon_is_away(folder, lives, loads):
+    """It waits for the next daemon, as next() does; where there never was one, and with "raise", it says so at once."""
+    d, uri = lives(), f"imagefolder:{folder}"
+    d.kill()
+    with pytest.raises(larder.UnavailableError, match="no larder daemon answers"):
+        loads(d, uri, job="impatient", on_daemon_loss="raise")
+    with pytest.raises(larder.UnavailableError, match=r"waited 0.05 s for the larder daemon"):
+        loads(d, uri, job="short", timeout=0.05)
+    with pytest.raises(larder.UnavailableError, match="no larder daemon answers"):
+        loads(d, uri, job="none", endpoint=f"{d.socket}.never")
+    refused, rest = threading.Event(), _connection.Outage.rest
+
+    def rested(outage, error):
+        refused.set()
+        rest(outage, error)
+
+    with pytest.MonkeyPatch.context() as patch, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        patch.setattr(_connection.Outage, "rest", rested)
+        made = pool.submit(loads, d, uri, job="away")
+        assert refused.wait(PATIENCE)
+        d.start()
+        assert sorted(i for *_, x in made.result(PATIENCE) for i in x.tolist()) == list(range(108))
+
+
+def test_killed_while_loaders_are_made(folder, lives, loads):
+    """At any moment of the constructor: each Loader is made, by this daemon or the next, and has its epoch."""
+    d, rng = lives(), random.Random(2)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for n in range(KILLS):
+            made = [pool.submit(loads, d, f"imagefolder:{folder}", job=f"made{n}-{i}") for i in range(2)]
+            pace(rng.choice((0.0, 0.001, 0.003, 0.01)))
+            d.restart()
+            for loader in made:
+                assert sorted(i for *_, x in loader.result(PATIENCE) for i in x.tolist()) == list(range(108))
 
 
 def test_ranks_continue(folder, lives, loads):
