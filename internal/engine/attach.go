@@ -58,6 +58,11 @@ func (e *Engine) Attach(
 	}
 	// The client may be gone meanwhile: what the coordinator gives to it must come here, to be returned.
 	process, rank := ring.ProcessOf(peer), int(req.GetRank())
+	done, err := e.rings.Claim(ctx, j.ID, rank, req.GetClient())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	again := e.rings.HeldBy(j.ID, rank, req.GetClient())
 	r, err := e.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
 		return coordinator.Attach{

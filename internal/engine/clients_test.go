@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"larder/client"
+	"larder/internal/engine"
 	"larder/internal/errs"
+	"larder/internal/journal"
 	"larder/internal/testenv"
 	larderv1 "larder/proto/larder/v1"
 )
@@ -36,6 +38,82 @@ func TestARankIsHeldByOneClient(t *testing.T) {
 	if w.engine.Attached() != 1 {
 		t.Errorf("%d are attached", w.engine.Attached())
 	}
+	tr.detach()
+}
+
+// slowLog holds back what becomes durable while it is slow.
+type slowLog struct {
+	journal.Log
+	mu      sync.Mutex
+	slow    bool
+	waiting []func()
+}
+
+func (l *slowLog) Append(rec journal.Record, done func(error)) uint64 {
+	return l.Log.Append(rec, func(err error) {
+		l.mu.Lock()
+		slow := l.slow
+		if slow {
+			l.waiting = append(l.waiting, func() { done(err) })
+		}
+		l.mu.Unlock()
+		if !slow && done != nil {
+			done(err)
+		}
+	})
+}
+
+func (l *slowLog) held() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+func (l *slowLog) set(slow bool) {
+	l.mu.Lock()
+	l.slow = slow
+	for _, f := range l.waiting {
+		f()
+	}
+	l.waiting = nil
+	l.mu.Unlock()
+}
+
+// A connection ends after its client was given a rank and before that is durable. The client comes again by another one
+// in that moment: it is not refused because of itself.
+func TestAClientIsNeverRefusedBecauseOfItself(t *testing.T) {
+	dir, log := folder(t, 20), &slowLog{}
+	w := serve(t, func(c *engine.Config) { log.Log, c.Journal.Log = c.Journal.Log, log })
+	first := w.dial()
+	if _, err := register(first, spec("a", dir, 4)); err != nil {
+		t.Fatal(err)
+	}
+	log.set(true)
+	var asked sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	asked.Go(func() { _, _ = first.Attach(ctx, &larderv1.AttachRequest{Job: "a", Client: "me"}) })
+	eventually(t, "the rank is given, and not yet durable", func() bool { return log.held() > 0 })
+	cancel()
+	_ = first.Close()
+	var st *client.Stream
+	var err error
+	var returned atomic.Bool
+	second := w.dial()
+	asked.Go(func() {
+		st, err = second.Attach(t.Context(), &larderv1.AttachRequest{Job: "a", Client: "me"})
+		returned.Store(true)
+	})
+	eventually(t, "the client waits for itself, or is answered", func() bool {
+		waiting, _ := testenv.Parked("ring.(*Set).Claim")
+		return waiting == 1 || returned.Load()
+	})
+	log.set(false)
+	asked.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &trainer{t: t, conn: second, st: st}
+	exactly(t, "the epoch", tr.must(st.Info().GetNextEpoch()).ids, all(20))
 	tr.detach()
 }
 

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"context"
 	"sync"
 
 	"larder/internal/ident"
@@ -13,11 +14,18 @@ type Set struct {
 	mu   struct {
 		sync.Mutex
 		rings    map[Key]*Ring
-		exits    map[rank]*shm.Exit // of processes that are watched
-		expected []expected         // before Start: clients of restored jobs that live
-		stopped  bool               // no ring may be added any more
+		exits    map[rank]*shm.Exit      // of processes that are watched
+		claims   map[claim]chan struct{} // of clients whose attachments are under way; closed when they are not
+		expected []expected              // before Start: clients of restored jobs that live
+		stopped  bool                    // no ring may be added any more
 	}
 	running sync.WaitGroup // goroutines of rings, watches of processes
+}
+
+// claim is a rank that a client asks for.
+type claim struct {
+	rank
+	client string
 }
 
 // rank is a rank of a job, whatever client holds it.
@@ -37,7 +45,39 @@ func NewSet(gone func(Key)) *Set {
 	s := &Set{gone: gone}
 	s.mu.rings = map[Key]*Ring{}
 	s.mu.exits = map[rank]*shm.Exit{}
+	s.mu.claims = map[claim]chan struct{}{}
 	return s
+}
+
+// Claim has a client's attachments to a rank come one after the other: the coordinator may have given it the rank by a
+// connection that ended before the ring was there, and HeldBy does not know of that. done ends the turn.
+func (s *Set) Claim(ctx context.Context, job ident.JobID, r int, client string) (done func(), err error) {
+	if client == "" {
+		return func() {}, nil
+	}
+	k, mine := claim{rank{job, r}, client}, make(chan struct{})
+	for {
+		s.mu.Lock()
+		before := s.mu.claims[k]
+		if before == nil {
+			s.mu.claims[k] = mine
+		}
+		s.mu.Unlock()
+		if before == nil {
+			break
+		}
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		delete(s.mu.claims, k)
+		s.mu.Unlock()
+		close(mine)
+	}, nil
 }
 
 // Add starts a ring; the caller stays its user. False: the Set has stopped.
