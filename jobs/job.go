@@ -16,7 +16,8 @@ import (
 //	   │               │                 │─┘
 //	   └──────────────▶└─▶ Dead, Done ◀──┘
 //
-// A restored job goes from Joining to Suspect: its clients have a lease to come back.
+// A restored job goes from Joining to Suspect: its clients have a lease to come back. So does one that no client ever
+// attached to when the process that registered it is gone; it is Joining again when another process registers it.
 type State uint8
 
 // The states of the wire contract.
@@ -32,7 +33,7 @@ const (
 var states = [...][]State{
 	Joining: {Live, Suspect, Dead, Done},
 	Live:    {Live, Suspect, Dead, Done},
-	Suspect: {Live, Suspect, Dead, Done},
+	Suspect: {Joining, Live, Suspect, Dead, Done},
 	Dead:    {},
 	Done:    {},
 }
@@ -269,6 +270,11 @@ func (j *Job) Ledger() *Ledger {
 		return nil
 	}
 	return j.Ledgers[len(j.Ledgers)-1]
+}
+
+// Unattached reports whether no client ever attached to the job.
+func Unattached(j *Job) bool {
+	return !slices.ContainsFunc(j.Ranks, func(k Rank) bool { return k.Attaches > 0 })
 }
 
 // Busy reports whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was

@@ -182,6 +182,12 @@ func (g *Registry) Recover(j *Job) {
 	j.Lease = time.Time{}
 }
 
+// Await ends the lease of a job that no client ever attached to: a process that lives has registered it again.
+func (g *Registry) Await(j *Job) {
+	g.Recover(j)
+	j.become(Joining)
+}
+
 // End marks a job as Dead or Done; its name is free again.
 func (g *Registry) End(j *Job, s State, reason string) {
 	g.Recover(j)

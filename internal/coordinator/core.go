@@ -159,6 +159,8 @@ func (c *Core) handle(ev Event) {
 		c.life.register(e)
 	case Attach:
 		c.life.attach(e)
+	case Registrant:
+		registrant(c.life, e)
 	case StartEpoch:
 		c.life.startEpoch(e)
 	case Picks:

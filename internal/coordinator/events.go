@@ -67,6 +67,13 @@ type Attach struct {
 	Again ident.Incarnation
 }
 
+// Registrant says whether a process that registered a job, and waits for its first batch, lives. A job of which that is
+// never said waits for its clients for as long as it takes.
+type Registrant struct {
+	Job   ident.JobID
+	Lives bool
+}
+
 // StartEpoch is a client's iter(): it wants this epoch from its beginning.
 type StartEpoch struct {
 	Token Token
@@ -217,6 +224,7 @@ type Kill struct {
 func (Register) isEvent()     {}
 func (Attach) isEvent()       {}
 func (ClientGone) isEvent()   {}
+func (Registrant) isEvent()   {}
 func (StartEpoch) isEvent()   {}
 func (Picks) isEvent()        {}
 func (Released) isEvent()     {}

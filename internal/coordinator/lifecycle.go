@@ -31,6 +31,9 @@ func (lc *lifecycle) register(e Register) {
 		lc.step.reply(e.Token, Reply{Err: err})
 		return
 	}
+	if live := len(lc.roster.order); live >= min(bits.MaxJobs, lc.cfg.MaxJobs) {
+		giveWay(lc)
+	}
 	if len(lc.roster.order) >= bits.MaxJobs {
 		lc.step.reply(e.Token, Reply{Err: errs.New(errs.ResourceExceeded, e.Spec.Name, "end a job first",
 			"register job %s: %d jobs draw already, which is the limit of one daemon", e.Spec.Name, bits.MaxJobs)})
@@ -145,7 +148,7 @@ func (lc *lifecycle) kill(e Kill) {
 	switch {
 	case !e.Unused:
 		lc.endJob(s, jobs.Dead, e.Reason)
-	case !slices.ContainsFunc(s.job.Ranks, func(k jobs.Rank) bool { return k.Attaches > 0 }):
+	case jobs.Unattached(s.job):
 		lc.endJob(s, jobs.Done, "its client left before its first epoch")
 	}
 	lc.step.answer(e.Token, Reply{Job: e.Job})
@@ -219,6 +222,9 @@ func (lc *lifecycle) expired(s *stream) {
 	switch {
 	case lc.mayReturn(s):
 		lc.jobs.Suspect(j, lc.step.now)
+	case jobs.Unattached(j):
+		lc.endJob(s, jobs.Dead, "the process that registered it ended before its first batch, and no other one took its place "+
+			"within the lease")
 	case j.Attached() == 0:
 		lc.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
 	case waits:

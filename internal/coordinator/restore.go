@@ -18,6 +18,7 @@ type Restore struct {
 	Seed     uint64              // of its random parameters: in a share group not its own
 	Ranks    []ident.Incarnation // the newest of each
 	Lives    []bool              // of each: the process of its client does
+	Left     bool                // no client ever came, and the process that registered it is gone
 	Mark     uint32              // of the subset in force, and its first epoch
 	Since    uint32
 	Next     *jobs.Next // the subset of its next epoch, with its objects; nil = the same
@@ -89,6 +90,9 @@ func (lc *lifecycle) restored(e Restore) (*jobs.Job, error) {
 	j, err := lc.jobs.Restore(e.ID, e.Spec, e.Member, e.Ranks, lc.step.now)
 	if err != nil {
 		return nil, err
+	}
+	if e.Left && jobs.Unattached(j) {
+		lc.jobs.Suspect(j, lc.step.now)
 	}
 	s := lc.newStream(j, e.Register)
 	s.seed = e.Seed

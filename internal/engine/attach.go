@@ -72,6 +72,7 @@ func (e *Engine) Attach(
 	if err != nil {
 		return nil, heldBy(e.rings, err, j.ID, rank)
 	}
+	e.jobs.claims.drop(j.ID)
 	k := ring.Key{Job: j.ID, Rank: rank, Inc: r.Inc}
 	if req.GetPid() > 0 {
 		peer.PID = req.GetPid()

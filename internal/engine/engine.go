@@ -162,6 +162,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.pool.Start(ctx)
 	e.crew.Start()
 	e.rings.Start()
+	e.jobs.claims.start()
 	e.background.Go(func() { e.measure(ctx) })
 	e.background.Go(func() { e.guard.Run(ctx) })
 	err := coordinator.Loop(ctx, e.core, e.loop.events, e, coordinator.Clock{
@@ -180,6 +181,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.rings.Stop(func(job string) error {
 		return errs.New(errs.Unavailable, job, "start it again: larder serve", "the daemon has stopped")
 	})
+	e.jobs.claims.stop()
 	e.rings.Wait()
 	e.background.Wait()
 	e.log.serial.Stop()

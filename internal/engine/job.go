@@ -9,6 +9,7 @@ import (
 
 	"larder/dsa"
 	"larder/internal/bits"
+	"larder/internal/engine/record"
 	"larder/internal/engine/ring"
 	"larder/internal/engine/work"
 	"larder/internal/errs"
@@ -31,6 +32,7 @@ type job struct {
 	rows       int             // that a slot of its rings has room for: no batch may have more
 	window     *window         // of blocks, for order blocks; nil = it has another order
 	owner      *owner          // who registered it; nil = the user of the daemon
+	by         *record.Client  // the process that registered it by a session; nil = it waits for any client
 
 	brief func() *larderv1.JobSpec // the spec without its indices, made once
 }

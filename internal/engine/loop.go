@@ -38,8 +38,11 @@ func newLoop(observe func(coordinator.Event)) *loop {
 // send hands an event to the coordinator; false when the engine has stopped.
 func (l *loop) send(ev coordinator.Event) bool {
 	l.observe(ev)
-	if _, end := ev.(coordinator.Detached); end && l.leaving.Load() {
-		return true
+	switch ev.(type) {
+	case coordinator.Detached, coordinator.Registrant:
+		if l.leaving.Load() {
+			return true
+		}
 	}
 	select {
 	case l.events <- ev:

@@ -41,7 +41,7 @@ func (k recordJobs) Registering(r coordinator.RecordRegistered) (record.Job, err
 		return record.Job{}, err
 	}
 	out := record.Job{Spec: spec, Name: j.Data.Name(), URI: j.Data.URI(), Subset: s, Seed: strconv.FormatUint(r.Seed, 10),
-		Registered: j.registered, Owner: (*record.Owner)(j.owner)}
+		Registered: j.registered, Owner: (*record.Owner)(j.owner), Client: j.by}
 	if j.resume != nil {
 		out.Resume = &j.resume.Resume
 	}

@@ -15,6 +15,7 @@ import (
 	"larder/dsa"
 	"larder/internal/coordinator"
 	"larder/internal/errs"
+	"larder/internal/ident"
 	"larder/internal/resume"
 	"larder/internal/source"
 	larderv1 "larder/proto/larder/v1"
@@ -27,8 +28,12 @@ func (e *Engine) RegisterJob(
 	out, err := e.register(ctx, req)
 	if err != nil {
 		e.notRegistered(ctx, req.GetSpec().GetDataset(), err)
+		return nil, err
 	}
-	return out, err
+	if j := e.jobs.byID(ident.JobID(out.GetJob().GetId())); j != nil && j.by != nil {
+		e.jobs.claims.hold(ctx, j.ID)
+	}
+	return out, nil
 }
 
 func (e *Engine) register(
@@ -48,6 +53,7 @@ func (e *Engine) register(
 	if err != nil {
 		return nil, err
 	}
+	j.by = registrant(ctx)
 	var token *resume.Token
 	if req.GetResume() != "" {
 		if token, err = resume.Parse(req.GetResume()); err != nil {

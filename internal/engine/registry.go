@@ -26,8 +26,9 @@ const keepSketches = 16
 
 // registry holds the jobs of this daemon, and for a while those that ended. It is safe for concurrent use.
 type registry struct {
-	loop *loop
-	mu   struct {
+	loop   *loop
+	claims *claims
+	mu     struct {
 		sync.Mutex
 		jobs        map[ident.JobID]*job
 		names       map[string]*job            // the newest job of a name
@@ -39,6 +40,7 @@ type registry struct {
 
 func newRegistry(l *loop) *registry {
 	r := &registry{loop: l}
+	r.claims = newClaims(l.send, r.over)
 	r.mu.jobs = map[ident.JobID]*job{}
 	r.mu.names = map[string]*job{}
 	r.mu.registering = map[coordinator.Token]*job{}

@@ -115,7 +115,10 @@ func (t *restorer) reopen(ctx context.Context, js *journal.JobState, known *sele
 		return nil, err
 	}
 	j.ID, j.registered, j.resume, j.owner = js.ID, rj.Registered, resumedFrom(rj.Resume), (*owner)(rj.Owner)
-	return &returning{js, rj, j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused}}, nil
+	j.by = rj.Client
+	left := j.by != nil && len(js.Ranks) == 0 && !t.jobs.claims.expect(js.ID, j.by.Process)
+	return &returning{js, rj, j, coordinator.Restore{Register: reg, ID: js.ID, Seed: seed, Paused: js.Paused, Left: left}},
+		nil
 }
 
 // reread makes objects of what the journal has of a job: its time is in proportion to what was given out.

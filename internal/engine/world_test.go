@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		trainee(socket, os.Getenv("LARDER_TEST_JOB"))
 		return
 	}
+	if socket := os.Getenv("LARDER_TEST_REGISTRANT"); socket != "" {
+		registrant(socket, os.Getenv("LARDER_TEST_JOB"), os.Getenv("LARDER_TEST_DIR"))
+		return
+	}
 	if os.Getenv(trialEnv) != "" || os.Getenv(cleanEnv) != "" {
 		tryPoison()
 		return

@@ -289,7 +289,7 @@ func (s *conn) startCall(id uint64, p []byte) {
 	s.work.Go(func() {
 		var b []byte
 		err := s.guard("CALL", func() (err error) {
-			b, err = call(shm.WithPeer(s.ctx, s.peer), s.srv.cfg.Service, p)
+			b, err = call(withLife(shm.WithPeer(s.ctx, s.peer), s.ctx), s.srv.cfg.Service, p)
 			return err
 		})
 		f := result(id, b, err)

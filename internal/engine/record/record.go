@@ -29,7 +29,13 @@ type Job struct {
 	Seed       string          `json:"seed"` // of random parameters; in a share group not the job's own
 	Registered time.Time       `json:"registered"`
 	Resume     *Resume         `json:"resume,omitempty"`
-	Owner      *Owner          `json:"owner,omitempty"` // absent: the user of the daemon
+	Owner      *Owner          `json:"owner,omitempty"`  // absent: the user of the daemon
+	Client     *Client         `json:"client,omitempty"` // absent: it waits for its first client, however long
+}
+
+// Client is a process that registered a job by a session. The job ends if it is gone before any client attaches.
+type Client struct {
+	Process string `json:"process"` // empty: it cannot be told from a later one
 }
 
 // Subset is the document of a subset of a job.
