@@ -85,8 +85,8 @@ func newConfigCheck() *cobra.Command {
 					row(t, "  datasets."+printable(q.Dataset), "floor "+units.Size(q.Floor)+", "+limit)
 				}
 				warnings := append(r.Warnings(), daemon.PolicyWarnings(cfg.Tiers)...)
-				if cfg.HTTP != "" && !config.Loopback(cfg.HTTP) {
-					warnings = append(warnings, "http "+cfg.HTTP+" can be reached from other machines and has no password")
+				if http := cfg.HTTP.Listen; http != "" && !config.Loopback(http) {
+					warnings = append(warnings, "http "+http+" can be reached from other machines and has no password")
 				}
 				for _, w := range warnings {
 					row(t, "warning: "+w)

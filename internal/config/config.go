@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Config is the whole configuration. Default gives one that runs on 2 cores and 2 GiB; fields that are auto get their
 // value from Resolve.
@@ -8,7 +11,7 @@ type Config struct {
 	Socket string // path of the Unix socket; empty = the user's default
 	// SocketGroup is the group, by name or number, whose members may use the socket too; empty = no group's.
 	SocketGroup string
-	HTTP        string // host:port of /metrics and health; empty = off
+	HTTP        HTTP
 	GRPC        GRPC
 	Memory      Memory
 	Tiers       Tiers
@@ -26,6 +29,22 @@ type Config struct {
 	scratch StoreSettings // of a Config that lives while the value of one store is read or written
 
 	origins map[string]Origin // keys that were set; a key that is not in here has its default
+}
+
+// HTTP is the server of metrics and health.
+type HTTP struct {
+	Listen string // host:port; empty = off
+	Hosts  string // further names that it answers to, separated by commas
+}
+
+// Names are the further names that the server answers to.
+func (h HTTP) Names() (out []string) {
+	for name := range strings.SplitSeq(h.Hosts, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // GRPC is the gRPC server on TCP. Without Listen there is none; the Unix socket always serves gRPC.

@@ -156,6 +156,8 @@ var mistakes = map[string]struct {
 	"cap auto":        {"datasets: {a: {cap: auto}}\n", []string{"a percentage, or none"}},
 	"strata":          {"datasets: {a: {strata: sizes}}\n", []string{"did you mean size?"}},
 	"set twice":       {"datasets: {a: {cap: 1GiB}, a: {cap: 2GiB}}\n", []string{"set already"}},
+	"hosts":           {"http_hosts: 'node7, node8:9464'\n", []string{"leave out :9464"}},
+	"a host's url":    {"http_hosts: http://node7\n", []string{"not a host name"}},
 	"ring 0":          {"jobs: {max_ring: 0}\n", []string{"no room"}},
 }
 

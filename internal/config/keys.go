@@ -80,7 +80,11 @@ var keys = []Key{
 		value: textOf(func(c *Config) *string { return &c.SocketGroup }, checkGroup)},
 	{Name: "http", Kind: "host:port", Apply: Restart, See: "metrics.md",
 		Doc:   "address of metrics, health and JSON; empty = off",
-		value: textOf(func(c *Config) *string { return &c.HTTP }, checkAddr)},
+		value: textOf(func(c *Config) *string { return &c.HTTP.Listen }, checkAddr)},
+	{Name: "http_hosts", Kind: "names", Apply: Restart, See: "security.md",
+		Doc: "host names, separated by commas, that HTTP answers to beside localhost, the host of http and the address " +
+			"that a caller reached",
+		value: textOf(func(c *Config) *string { return &c.HTTP.Hosts }, checkHosts)},
 	{Name: "grpc.listen", Kind: "host:port", Apply: Restart, See: "security.md",
 		Doc:   "address of gRPC over TCP; empty = off",
 		value: textOf(func(c *Config) *string { return &c.GRPC.Listen }, checkAddr)},

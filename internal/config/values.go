@@ -231,6 +231,18 @@ func checkAddr(s string) error {
 	return nil
 }
 
+func checkHosts(s string) error {
+	for _, name := range (HTTP{Hosts: s}).Names() {
+		if strings.ContainsAny(name, " \t/@*\x00") {
+			return fmt.Errorf("%q is not a host name", name)
+		}
+		if _, port, err := net.SplitHostPort(name); err == nil {
+			return fmt.Errorf("%q has a port: any port is good, leave out :%s", name, port)
+		}
+	}
+	return nil
+}
+
 func formatDuration(d time.Duration) string {
 	s := d.String() // 30m0s
 	if strings.HasSuffix(s, "m0s") {

@@ -129,9 +129,9 @@ func (d *Daemon) open() error {
 		d.servers.addGRPC(d.engine, d.log, d.doors.access)
 	}
 	d.start(session.Allow(group))
-	if cfg.HTTP != "" {
-		d.servers.http, err = telemetry.ListenHTTP(cfg.HTTP, telemetry.HTTPConfig{
-			Stats: d.stats, Ready: d.ready, Version: d.opt.Version, Log: d.log,
+	if cfg.HTTP.Listen != "" {
+		d.servers.http, err = telemetry.ListenHTTP(cfg.HTTP.Listen, telemetry.HTTPConfig{
+			Stats: d.stats, Ready: d.ready, Version: d.opt.Version, Log: d.log, Hosts: cfg.HTTP.Names(),
 		})
 		if err != nil {
 			return err

@@ -26,6 +26,7 @@ type HTTPConfig struct {
 	Ready   func() error // nil error = ready for work; default: always ready
 	Version string
 	Log     *slog.Logger // default: nothing is logged
+	Hosts   []string     // names that are answered, beside localhost and the address that was reached
 }
 
 // timeLimit bounds the answer to any request: a daemon that cannot count in that time is broken.
@@ -78,7 +79,7 @@ func NewHandler(cfg HTTPConfig) http.Handler {
 			cfg.Log.Debug("index page", "error", err)
 		}
 	})
-	return http.TimeoutHandler(secure(mux), timeLimit, "the daemon did not answer in time\n")
+	return http.TimeoutHandler(secure(named(cfg.Hosts, mux)), timeLimit, "the daemon did not answer in time\n")
 }
 
 func plain(w http.ResponseWriter, code int, text string) {
@@ -147,6 +148,9 @@ func ListenHTTP(addr string, cfg HTTPConfig) (*HTTPServer, error) {
 	if host, ok := l.Addr().(*net.TCPAddr); ok && !host.IP.IsLoopback() {
 		cfg.Log.Warn("HTTP can be reached from other machines and has no password; names of jobs and datasets are readable",
 			"http", l.Addr().String(), "fix", "listen on 127.0.0.1, or put a proxy before it")
+	}
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		cfg.Hosts = append([]string{host}, cfg.Hosts...)
 	}
 	s := &HTTPServer{l: l, done: make(chan error, 1), srv: &http.Server{
 		Handler:           NewHandler(cfg),

@@ -174,7 +174,7 @@ func TestMetricsDocs(t *testing.T) {
 func get(t *testing.T, h http.Handler, method, path string) (int, string, http.Header) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	h.ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+path, nil))
 	return w.Code, w.Body.String(), w.Header()
 }
 
@@ -283,7 +283,7 @@ func TestCloseCutsOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := io.WriteString(c, "GET /debug/vars HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c, "GET /debug/vars HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	<-entered
