@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -275,6 +276,44 @@ func (j *Job) Ledger() *Ledger {
 // Unattached reports whether no client ever attached to the job.
 func Unattached(j *Job) bool {
 	return !slices.ContainsFunc(j.Ranks, func(k Rank) bool { return k.Attaches > 0 })
+}
+
+// Shed drops what takes memory in proportion to the subset, of a job that has ended: its accounts are settled.
+func Shed(j *Job) {
+	j.Member = nil
+	if w := j.Whole; w != nil {
+		j.Whole = &Next{Mark: w.Mark, Subset: w.Subset} // views share the old one
+	}
+	for _, l := range j.Ledgers {
+		l.member, l.committed = nil, nil
+	}
+	for r := range j.Ranks {
+		j.Ranks[r].Stream.Ahead = nil
+	}
+}
+
+// SetBytes counts the bytes of the sets of samples of jobs; one that several share counts once.
+func SetBytes(list iter.Seq[*Job]) (n int) {
+	counted := map[*bits.Set]bool{nil: true}
+	count := func(s *bits.Set) {
+		if !counted[s] {
+			counted[s] = true
+			n += s.Bytes()
+		}
+	}
+	for j := range list {
+		count(j.Member)
+		for _, x := range []*Next{j.Whole, j.Next} {
+			if x != nil {
+				count(x.Member)
+			}
+		}
+		for _, l := range j.Ledgers {
+			count(l.member)
+			count(l.committed)
+		}
+	}
+	return n
 }
 
 // Busy reports whether rank r's client is in the midst of an epoch: it asked for it, the epoch began, and its end was

@@ -67,6 +67,9 @@ func (s *Set) Remove(i uint32) bool {
 // Len returns the number of members.
 func (s *Set) Len() int { return s.count }
 
+// Bytes is the memory that the set takes.
+func (s *Set) Bytes() int { return 8 * cap(s.words) }
+
 // LenIn returns the number of members from one id up to, not including, another.
 func (s *Set) LenIn(from, to uint32) (n int) {
 	to = min(to, uint32(min(len(s.words), math.MaxUint32>>6)<<6))

@@ -191,6 +191,7 @@ func (lc *lifecycle) endJob(s *stream, state jobs.State, reason string) {
 	lc.step.emit(JobEnded{Job: j.ID})
 	lc.tiering.recount(s, s.sample.Subset, false)
 	lc.needs.refreshNeeds(s)
+	jobs.Shed(j)
 }
 
 // tick ends the jobs whose leases ran out and the attachments of idle clients, and makes stalled jobs inactive.
@@ -223,8 +224,8 @@ func (lc *lifecycle) expired(s *stream) {
 	case lc.mayReturn(s):
 		lc.jobs.Suspect(j, lc.step.now)
 	case jobs.Unattached(j):
-		lc.endJob(s, jobs.Dead, "the process that registered it ended before its first batch, and no other one took its place "+
-			"within the lease")
+		lc.endJob(s, jobs.Dead, "the process that registered it ended before its first batch, and no other one "+
+			"took its place within the lease")
 	case j.Attached() == 0:
 		lc.endJob(s, jobs.Dead, "its client vanished and did not come back within the lease")
 	case waits:

@@ -60,6 +60,7 @@ func (e *Engine) Do(eff coordinator.Effect) {
 			e.log.note(slog.LevelInfo, "job ended", "job", j.spec.GetName(), "id", uint32(x.Job))
 			j.dropWindow(e.room)
 			e.endMade(j)
+			j.subsets.shed()
 		}
 	case coordinator.Persist:
 		e.persist(x)

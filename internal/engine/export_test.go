@@ -55,3 +55,17 @@ func (e *Engine) Entries(ctx context.Context, f ident.Form) (int, error) {
 
 // RingsUsed is the memory of rings and windows.
 func (e *Engine) RingsUsed() int64 { return e.memory.rings.Used() }
+
+// ListBytes counts the bytes of the lists of samples of all jobs that are remembered.
+func ListBytes(e *Engine) (n int) {
+	e.jobs.mu.Lock()
+	defer e.jobs.mu.Unlock()
+	for _, j := range e.jobs.mu.jobs {
+		j.subsets.Lock()
+		for _, a := range append([]asked{j.subsets.next}, j.subsets.asked...) {
+			n += 4 * cap(a.objects)
+		}
+		j.subsets.Unlock()
+	}
+	return n
+}

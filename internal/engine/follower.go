@@ -32,8 +32,9 @@ func (f *follower) change(ctx context.Context, j *job, to wanted) (coordinator.R
 		j.subsets.forget(v.Mark)
 	}
 	last := j.subsets.last()
-	next := asked{mark: last.mark + 1, expr: to.expr, objects: to.objects, hash: hashObjects(to.objects)}
-	same := next.hash == last.hash && len(to.objects) == len(last.objects) && next.expr == last.expr
+	next := asked{mark: last.mark + 1, expr: to.expr, objects: to.objects, samples: len(to.objects),
+		hash: hashObjects(to.objects)}
+	same := next.hash == last.hash && next.samples == last.samples && next.expr == last.expr
 	ev := coordinator.ChangeSubset{Job: j.ID, Rank: to.rank, Gone: j.vanished()}
 	if !same {
 		next.sketch = f.jobs.sketched(j.Data, next)

@@ -73,7 +73,7 @@ func recorded(data *source.Dataset, a asked) (record.Subset, error) {
 
 // askedOf is the reverse of recorded.
 func askedOf(s record.Subset, mark uint32, objects []ident.ObjectID) asked {
-	a := asked{mark: mark, expr: s.Expr, objects: objects, hash: hashObjects(objects)}
+	a := asked{mark: mark, expr: s.Expr, objects: objects, samples: len(objects), hash: hashObjects(objects)}
 	if k, err := resume.ParseSketch(s.Files); err == nil {
 		a.sketch = k
 	}

@@ -75,15 +75,17 @@ func (e *Engine) GetState(ctx context.Context, req *larderv1.GetStateRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	a, instance := j.subsets.last(), req.GetEpoch()
+	a, instance := j.subsets.during(v, req.GetEpoch()), req.GetEpoch()
 	if v != nil {
 		instance += v.Offset
-		if v.Begun() && (v.Next == nil || req.GetEpoch() <= v.Epoch) {
-			a = j.subsets.coming(v.Mark)
-		}
 	}
 	t := resume.Token{Job: j.spec.GetName(), Log: e.history.logName(), ID: uint32(j.ID), Epoch: req.GetEpoch(),
-		Step: req.GetStep(), Dataset: j.Data.URI(), Samples: len(a.objects)}
+		Step: req.GetStep(), Dataset: j.Data.URI(), Samples: a.samples}
+	if req.GetPortable() || j.resume != nil {
+		if a.objects, err = j.selected(a); err != nil {
+			return nil, err
+		}
+	}
 	rec, err := e.cfg.Journal.Log.Recorded(j.ID, t.Epoch, journal.AnyInstance)
 	if err != nil {
 		return nil, err

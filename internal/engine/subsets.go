@@ -13,6 +13,7 @@ import (
 	"larder/internal/ident"
 	"larder/internal/resume"
 	"larder/internal/source"
+	"larder/jobs"
 	larderv1 "larder/proto/larder/v1"
 )
 
@@ -30,13 +31,15 @@ type subsets struct {
 type asked struct {
 	mark    uint32
 	expr    string
-	objects []ident.ObjectID // shared with the coordinator
+	objects []ident.ObjectID // shared with the coordinator; nil once the job has ended, see job.selects
+	samples int              // how many objects there are
 	hash    uint64           // of objects
 	sketch  *resume.Sketch   // of their files
 }
 
 func newSubsets(expr string, objects []ident.ObjectID, seen uint64) *subsets {
-	return &subsets{asked: []asked{{expr: expr, objects: objects, hash: hashObjects(objects)}}, seen: seen}
+	first := asked{expr: expr, objects: objects, samples: len(objects), hash: hashObjects(objects)}
+	return &subsets{asked: []asked{first}, seen: seen}
 }
 
 // last is the subset that was asked for last.
@@ -44,6 +47,14 @@ func (s *subsets) last() asked {
 	s.Lock()
 	defer s.Unlock()
 	return s.asked[len(s.asked)-1]
+}
+
+// during is the subset of an epoch; v is the coordinator's view of the job, nil = it has forgotten it.
+func (s *subsets) during(v *jobs.Job, epoch uint32) asked {
+	if v != nil && v.Begun() && (v.Next == nil || epoch <= v.Epoch) {
+		return s.coming(v.Mark)
+	}
+	return s.last()
 }
 
 // coming is the subset of a mark, which may be the one that is being asked for.
@@ -75,6 +86,42 @@ func (s *subsets) forget(inForce uint32) {
 	s.Lock()
 	defer s.Unlock()
 	s.asked = slices.DeleteFunc(s.asked, func(a asked) bool { return a.mark < inForce })
+}
+
+// shed drops what takes memory in proportion to the dataset, of a job that has ended. What is left says how many
+// samples there were, and which.
+func (s *subsets) shed() {
+	s.Lock()
+	defer s.Unlock()
+	s.gone, s.next = nil, asked{}
+	for i := range s.asked {
+		if a := &s.asked[i]; a.sketch != nil {
+			a.objects = nil
+		}
+	}
+}
+
+// selects are the objects of a subset: those of a job that has ended are selected again. Nil = the dataset has changed
+// since, so that the subset is another one now.
+func (j *job) selects(a asked) []ident.ObjectID {
+	if a.objects != nil || a.samples == 0 {
+		return a.objects
+	}
+	s, err := (*selections)(nil).in(j.Data, j.spec, a.expr)
+	if err != nil || hashObjects(s.objects) != a.hash {
+		return nil
+	}
+	return s.objects
+}
+
+// selected is selects for a request.
+func (j *job) selected(a asked) ([]ident.ObjectID, error) {
+	objects := j.selects(a)
+	if len(objects) != a.samples {
+		return nil, errs.New(errs.NotFound, j.spec.GetName(), "save the state while the job lives",
+			"the state of job %s, which has ended: its dataset has changed since", j.spec.GetName())
+	}
+	return objects, nil
 }
 
 func hashObjects(objects []ident.ObjectID) uint64 {

@@ -33,7 +33,7 @@ func (e *Engine) traceConfig() trace.Config {
 				return nil
 			}
 			last := j.subsets.last()
-			return &trace.Job{Spec: j.specWith(last.expr), Registered: j.registered, Recipe: j.Recipe, Objects: last.objects}
+			return &trace.Job{Spec: j.specWith(last.expr), Registered: j.registered, Recipe: j.Recipe, Objects: j.selects(last)}
 		},
 		Tiers: func() coordinator.TierConfig { return e.Settings().Tiers },
 		Machine: func() trace.Machine {

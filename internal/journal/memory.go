@@ -15,6 +15,8 @@ import (
 type Limits struct {
 	OrderBytes int // of all orders together; default 64 MiB, about 20 epochs of 1.28 million samples
 	Records    int // records other than orders; default 65,536
+	// RecordBytes is of those records together; default 16 MiB, about 2,700 registrations
+	RecordBytes int
 }
 
 // Memory is a Log in memory: durable for as long as the process lives. The oldest orders and records go first when a
@@ -33,7 +35,7 @@ type Memory struct {
 		// A Sync waits until called reaches the number of callbacks handed over before it.
 		queued, called uint64
 		waiters        []waiter
-		records        []entry // without what orders hold
+		records        records
 		orders         map[epochKey]*order
 		ages           []epochKey // oldest first
 		orderBytes     int
@@ -77,6 +79,9 @@ func OpenMemory(limits Limits) *Memory {
 	}
 	if limits.Records <= 0 {
 		limits.Records = 1 << 16
+	}
+	if limits.RecordBytes <= 0 {
+		limits.RecordBytes = 16 << 20
 	}
 	m := &Memory{limits: limits, wake: make(chan struct{}, 1), idle: make(chan struct{})}
 	m.mu.orders = map[epochKey]*order{}
@@ -180,11 +185,34 @@ func (m *Memory) keepLocked(rec entry) {
 	default:
 	}
 	rec.Objects = slices.Clone(rec.Objects)
-	m.mu.records = append(m.mu.records, rec)
-	if n := len(m.mu.records); n > m.limits.Records+m.limits.Records/4 { // in steps, so that a record costs O(1)
-		m.mu.records = append([]entry(nil), m.mu.records[n-m.limits.Records:]...)
-	}
+	m.mu.records.add(rec, m.limits)
 }
+
+// records are those other than orders, the oldest first.
+type records struct {
+	list  []entry // without what orders hold
+	bytes int     // see weight
+}
+
+// add adds a record, and drops the oldest ones beyond the limits, in steps, so that a record costs O(1).
+func (r *records) add(rec entry, limit Limits) {
+	r.list = append(r.list, rec)
+	r.bytes += rec.weight()
+	if len(r.list) <= limit.Records+limit.Records/4 && r.bytes <= limit.RecordBytes+limit.RecordBytes/4 {
+		return
+	}
+	drop := 0
+	for ; drop < len(r.list)-1 && (len(r.list)-drop > limit.Records || r.bytes > limit.RecordBytes); drop++ {
+		r.bytes -= r.list[drop].weight()
+	}
+	r.list = slices.Clone(r.list[drop:])
+}
+
+// weight counts the bytes of a record in memory.
+func (e *entry) weight() int { return entryBytes + len(e.Text) + len(e.packed) + 4*len(e.Objects) }
+
+// entryBytes is an entry without what it points to.
+const entryBytes = 128
 
 // replaceLocked sets aside an order that is started again.
 func (m *Memory) replaceLocked(key epochKey) {

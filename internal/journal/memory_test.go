@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -220,6 +221,32 @@ func TestRetention(t *testing.T) {
 	r := kept(m)
 	if len(r) < 100 || len(r) > 125 || r[len(r)-1].Text != "999" {
 		t.Errorf("%d records, last %q", len(r), r[len(r)-1].Text)
+	}
+}
+
+// Documents of jobs are bounded by their bytes: a sweep of short trials writes many.
+func TestRecordsAreBoundedByTheirBytes(t *testing.T) {
+	m := OpenMemory(Limits{RecordBytes: 100 << 10})
+	defer m.Close()
+	document := strings.Repeat("x", 6<<10)
+	for i := range 10_000 {
+		m.Append(Registered{Job: ident.JobID(i + 1), Document: document}, nil)
+		m.Append(Ended{Job: ident.JobID(i + 1), Reason: "its client left"}, nil)
+		if m.mu.records.bytes > 125<<10 {
+			t.Fatalf("%d bytes after %d trials", m.mu.records.bytes, i+1)
+		}
+	}
+	weight := 0
+	r := kept(m)
+	for i := range r {
+		weight += r[i].weight()
+	}
+	if weight != m.mu.records.bytes || weight < 50<<10 || r[len(r)-1].Job != 10_000 {
+		t.Errorf("%d records of %d bytes, %d are counted", len(r), weight, m.mu.records.bytes)
+	}
+	m.Append(Registered{Job: 20_000, Document: strings.Repeat("x", 1<<20)}, nil)
+	if r = kept(m); len(r) != 1 || r[0].Job != 20_000 {
+		t.Errorf("%d records with one larger than the limit", len(r))
 	}
 }
 

@@ -62,7 +62,7 @@ func (r row) row() row { return r }
 func kept(m *Memory) []entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.mu.records)
+	return slices.Clone(m.mu.records.list)
 }
 
 // record returns the next record.

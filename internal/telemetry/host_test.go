@@ -20,8 +20,8 @@ func TestHostsOfOthersAreRefused(t *testing.T) {
 		h.ServeHTTP(w, r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, at)))
 		return w.Code, w.Body.String()
 	}
-	for _, host := range []string{"localhost", "LOCALHOST:9464", "127.0.0.1", "127.0.0.1:1", "[::1]:9464", "[::1]", "node7.",
-		"node7:80", "10.0.0.5:9464", "[::ffff:10.0.0.5]:9464", "10.0.0.9", ""} {
+	for _, host := range []string{"localhost", "LOCALHOST:9464", "127.0.0.1", "127.0.0.1:1", "[::1]:9464", "[::1]",
+		"node7.", "node7:80", "10.0.0.5:9464", "[::ffff:10.0.0.5]:9464", "10.0.0.9", ""} {
 		if code, body := ask(host, "/healthz"); code != 200 || body != "ok\n" {
 			t.Errorf("%q: %d %s", host, code, body)
 		}
