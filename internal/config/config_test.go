@@ -158,6 +158,7 @@ var mistakes = map[string]struct {
 	"set twice":       {"datasets: {a: {cap: 1GiB}, a: {cap: 2GiB}}\n", []string{"set already"}},
 	"hosts":           {"http_hosts: 'node7, node8:9464'\n", []string{"leave out :9464"}},
 	"a host's url":    {"http_hosts: http://node7\n", []string{"not a host name"}},
+	"part of a byte":  {"tiers: {total: 0.5}\n", []string{"0.5GiB", "50%", "tiers.total", "larder.yaml:1:16"}},
 	"ring 0":          {"jobs: {max_ring: 0}\n", []string{"no room"}},
 }
 

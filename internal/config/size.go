@@ -136,6 +136,9 @@ func ParseSize(text string) (Size, error) {
 		}
 		return Bytes(n * mult), nil
 	}
+	if mult == 1 {
+		return bad("a byte has no parts; give the unit, as in %sGiB or %g%%", num, min(100, 100*x))
+	}
 	x *= float64(mult)
 	if x > maxBytes {
 		return bad("it is larger than %s", FormatBytes(maxBytes))

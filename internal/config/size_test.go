@@ -30,7 +30,7 @@ func TestParseSize(t *testing.T) {
 		"GiB": "does not begin",
 		"1e3": "unknown unit", "1__0": "not a number", "99999999999GiB": "larger than", "1.2.3": "not a number",
 		"999999999999.5TiB": "larger than", "99999999999999999999": "larger than", "NaN": "does not begin",
-		"5 %%": "unknown unit",
+		"5 %%": "unknown unit", "0.5": "as in 0.5GiB or 50%", "1.5": "as in 1.5GiB", "0.5B": "0.5GiB", ".5": "give the unit",
 	} {
 		_, err := ParseSize(in)
 		if !errs.Is(err, errs.ConfigInvalid) || !strings.Contains(err.Error(), part) {
