@@ -282,7 +282,7 @@ def _require_current(shared: Shared, s: Session, run: Run) -> None:
     if run is not shared.running:
         raise StaleError(
             f"this iterator of job {shared.name!r} (epoch {run.epoch}) ended when the loader was iterated again or "
-            "closed",
+            "closed, or when a newer Loader of this process took its job",
             subject=shared.name,
             hint="use one iterator at a time; two jobs need two Loaders",
         )

@@ -92,8 +92,8 @@ class Loader(Facts, Resumable, Generic[BatchT]):
         on_daemon_loss: "wait" (default): when the daemon ends, ``next()`` waits up to ``timeout`` for its successor on
             the same socket and continues with the very next batch, none twice and none lost; a daemon without its state
             raises StateLostError. "raise": UnavailableError at once. After `larder stop` both raise StoppedError.
-        replace: True ends another Loader of this process that is iterated under the same job name and rank. One that is
-            not iterated gives way by itself, so a notebook's cell may be run again.
+        replace: True ends a newer Loader of this process that is iterated under the same job name and rank. An older
+            one gives way by itself, so a notebook's cell may be run again, and a module reloaded.
         name, version: make the dataset known to other processes, which share its samples; without a name only loaders
             of this process do. One name and version has one content: what differs is refused with its name.
         cache: "items": item i is always the same, and the daemon may keep it; random steps belong into ``transform``.

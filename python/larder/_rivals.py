@@ -1,8 +1,9 @@
-"""Loaders of one process that want the same rank of the same job: a notebook's cell that is run again makes another.
+"""Loaders of one process that want the same rank of the same job: a notebook's cell, or a module, that is run again
+makes another.
 
-The older one gives way when it is not iterated: its epoch is over, was abandoned, or ended in an exception (whose
-traceback may keep the Loader alive forever). While an iterator of it lives it stays, unless the newer one has
-``replace=True``.
+The older one gives way, also when it is iterated: names that the cell left, or a traceback, may keep its iterator alive
+for as long as the process. That iterator raises StaleError. A newer one gives way to an older one only when it is not
+iterated, or to ``replace=True``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def _same_rank(other: Shared, shared: Shared, where: str) -> bool:
 
 def give_way(shared: Shared, rivals: list[Shared]) -> bool:
     """Closes the Loaders that may be replaced; reports whether there was one."""
-    idle = [r for r in rivals if shared.settings.replace or not in_use(r)]
+    order = _shared.live()
+    older = order[: next((n for n, r in enumerate(order) if r is shared), 0)]
+    idle = [r for r in rivals if shared.settings.replace or not in_use(r) or any(r is x for x in older)]
     for r in idle:
         r.close()
     return bool(idle)
@@ -44,7 +47,7 @@ def in_use(shared: Shared) -> bool:
 def held(shared: Shared) -> RankHeldError:
     """The error that says that this process itself holds the rank."""
     return RankHeldError(
-        f"rank {shared.rank} of job {shared.name!r} is held by another Loader of this process (pid {os.getpid()}), "
+        f"rank {shared.rank} of job {shared.name!r} is held by a newer Loader of this process (pid {os.getpid()}), "
         "which is being iterated",
         subject=shared.name,
         hint="close() that Loader or drop its iterator, give this one replace=True, or another job name",

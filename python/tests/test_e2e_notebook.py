@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 
@@ -48,20 +49,42 @@ def test_a_cell_that_is_run_again(end, job, real, server, small):
         names["train"].close()
 
 
-def test_one_that_is_iterated_stays_unless_it_is_replaced(real, small):
+def test_an_older_one_gives_way_while_it_is_iterated(real, small):
+    """A cell that is run again while its iterator lives; a newer one does not give way to an older one."""
     old = real(f"imagefolder:{small}", batch_size=4, job="held here")
     it = iter(old)
     next(it)
-    with pytest.raises(
-        larder.RankHeldError,
-        match=r"held by another Loader of this process \(pid \d+\), which is being iterated.*replace=True",
-    ):
-        iter(real(f"imagefolder:{small}", batch_size=4, job="held here"))
-    next(it)
-    new = real(f"imagefolder:{small}", batch_size=4, job="held here", replace=True)
-    assert sum(len(y) for _, y in new) == 72
-    with pytest.raises(larder.StaleError):
+    new = real(f"imagefolder:{small}", batch_size=4, job="held here")
+    newer = iter(new)
+    next(newer)
+    with pytest.raises(larder.StaleError, match="a newer Loader of this process took its job"):
         next(it)
+    third = real(f"imagefolder:{small}", batch_size=5, job="held here", subset="label < 4")  # edited
+    assert sum(len(y) for _, y in third) == 36
+    with pytest.raises(larder.StaleError):
+        next(newer)
+    first, second = (real(f"imagefolder:{small}", batch_size=4, job="two") for _ in range(2))
+    it = iter(second)
+    next(it)
+    with pytest.raises(larder.RankHeldError, match=r"held by a newer Loader of this process \(pid \d+\).*replace=True"):
+        iter(first)
+    assert sum(1 for _ in it) == 17
+
+
+def test_a_module_that_is_reloaded(server, small, tmp_path, monkeypatch):
+    (tmp_path / "cell_module.py").write_text(
+        "import larder\n"
+        f"loader = larder.Loader('imagefolder:{small}', batch_size=8, job='reloaded', endpoint={server.socket!r})\n"
+        "it = iter(loader)\nnext(it)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("cell_module")
+    try:
+        for _ in range(3):
+            importlib.reload(module)
+        assert sum(1 for _ in module.it) == 8
+    finally:
+        module.loader.close()
 
 
 def test_what_is_printed_is_short(real, small):
