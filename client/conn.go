@@ -96,7 +96,9 @@ func dialFault(ctx context.Context, socket string, err error) error {
 		return errs.New(errs.Unavailable, socket, "is the daemon stopped or overloaded?",
 			"the daemon at %s was not reached in time", socket).Because(ctx.Err())
 	case errors.Is(err, unix.EACCES):
-		hint = "run as the user of the daemon, or start one of your own with: larder serve"
+		return errs.New(errs.Denied, socket, "a daemon serves its own user, root and the members of its socket_group; "+
+			"run as one of them, or start your own: larder serve",
+			"no right to speak to the daemon at %s", socket)
 	case errors.Is(err, unix.EINVAL):
 		return errs.New(errs.Invalid, socket, "a socket's path has at most 107 bytes; choose a shorter one",
 			"reach the daemon at %s", socket).Because(err)

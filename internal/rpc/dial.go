@@ -126,7 +126,7 @@ func (d *dialer) failure(cause error) error {
 		return errs.New(errs.Unavailable, where, hintTLS(secure), "no secure connection to the daemon at %s", where).
 			Because(secure)
 	case errors.Is(err, fs.ErrPermission):
-		return errs.New(errs.Unavailable, where, "a daemon serves its own user, root and the members of its socket_group; "+
+		return errs.New(errs.Denied, where, "a daemon serves its own user, root and the members of its socket_group; "+
 			"run as one of them, or start your own: larder serve",
 			"no right to speak to the daemon at %s", where)
 	case d.network == "unix" && errors.Is(err, fs.ErrNotExist):

@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 from . import _clock, _environ
 from ._session import Session
-from .errors import DeadlineError, Error, InvalidError, StoppedError, UnavailableError
+from .errors import DeadlineError, DeniedError, Error, InvalidError, StoppedError, UnavailableError
 
 IDLE_EXIT = "10m"  # a daemon started here stops after this long without a session
 _SUN_PATH = 107
@@ -171,10 +171,15 @@ def _connect(path: str, deadline: float) -> Session:
                 hint="`larder doctor` looks further",
             ) from None
         except OSError as e:
-            denied = e.errno in (errno.EACCES, errno.EPERM)
-            who = "; a daemon serves its own user, root and the members of its socket_group" if denied else ""
+            if e.errno in (errno.EACCES, errno.EPERM):
+                raise DeniedError(
+                    f"no right to speak to the daemon at {path}: a daemon serves its own user, root and the members of "
+                    "its socket_group",
+                    subject=path,
+                    hint="run as one of them, or start your own: larder serve --socket PATH, with LARDER_SOCKET=PATH",
+                ) from None
             raise UnavailableError(
-                f"cannot connect to {path}: {e.strerror or e}{who}",
+                f"cannot connect to {path}: {e.strerror or e}",
                 subject=path,
                 hint="name another socket with LARDER_SOCKET",
             ) from None

@@ -111,7 +111,14 @@ def test_two_users_share_and_outlive_their_daemon(place: Path) -> None:
         assert int(stats["totals"]["decodes"]) <= 60  # all of both jobs' batches come from one decode of each sample
 
         stranger = User(61003, 63000, daemon.socket, TRAIN, uri, "job-61003", 1, -1)
-        assert "cannot connect" in (error := stranger.end()) and "members of its socket_group" in error
+        error = stranger.end()
+        assert "DeniedError: no right to speak to the daemon" in error and "members of its socket_group" in error
+        command = [daemon.binary, "--socket", daemon.socket, "jobs", "ls"]
+        refused = subprocess.run(
+            command, user=61003, group=63000, extra_groups=[], cwd="/", env={},
+            capture_output=True, text=True, check=False,
+        )
+        assert refused.returncode == 11 and "members of its socket_group" in refused.stderr, refused.stderr
         thief = User(61002, GROUP, daemon.socket, TRAIN, uri, "job-61001", 1, -1)
         assert "DeniedError: join or replace job job-61001: it is a job of uid 61001, and uid 61002 asks" in thief.end()
 
