@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"larder/client"
+	"larder/internal/clock"
 	"larder/internal/config"
 	"larder/internal/daemon"
 	"larder/internal/errs"
@@ -30,6 +31,7 @@ const samples = 12
 
 // home is a folder with a dataset and room for the socket and state of daemons, which follow one another.
 type home struct {
+	clock   clock.Clock // nil = the real one
 	t       *testing.T
 	dir     string
 	file    atomic.Pointer[string] // what the configuration file holds
@@ -78,7 +80,7 @@ func (h *home) open(o daemon.ServeOptions) (*daemon.Daemon, <-chan error) {
 	}
 	log := slog.New(slog.NewTextHandler(&h.log, nil))
 	d, err := daemon.Open(daemon.Options{Config: cfg, Log: log, Level: new(slog.LevelVar), Version: "test",
-		Reload: h.load})
+		Reload: h.load, Clock: h.clock})
 	if err != nil {
 		h.t.Fatal(err)
 	}

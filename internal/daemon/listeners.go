@@ -106,6 +106,24 @@ func (o *doors) open(cfg *config.Config, group int, log *slog.Logger) (err error
 
 func (o *doors) socket() string { return o.unix.Path() }
 
+// restore binds the socket again if somebody has removed its file. It logs why it cannot, unless that is what was said
+// last, and returns it.
+func (o *doors) restore(said string, log *slog.Logger) string {
+	again, err := o.unix.Restore()
+	switch {
+	case err != nil:
+		if text := err.Error(); text != said {
+			said = text
+			log.Error("the socket was removed and cannot be bound again: no client finds the daemon", "socket", o.socket(),
+				"error", err)
+		}
+		return said
+	case again:
+		log.Warn("the socket had been removed, and is bound again", "socket", o.socket())
+	}
+	return ""
+}
+
 // grpc is the TCP address of gRPC, "" when it is off.
 func (o *doors) grpc() string {
 	if o.tcp == nil {

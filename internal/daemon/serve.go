@@ -36,8 +36,14 @@ func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 		defer look.Stop()
 		idle = look.Chan()
 	}
+	at := d.opt.Clock.NewTimer(lookAtSocket)
+	defer at.Stop()
+	var said string
 	for {
 		select {
+		case <-at.Chan():
+			said = d.doors.restore(said, d.log)
+			at.Reset(lookAtSocket)
 		case sig := <-o.Signals:
 			if ends(sig) {
 				d.log.Info("stopping", "signal", sig.String())
@@ -59,6 +65,9 @@ func (d *Daemon) Serve(ctx context.Context, o ServeOptions) error {
 		}
 	}
 }
+
+// lookAtSocket is how often a daemon looks whether its socket can be found.
+const lookAtSocket = 2 * time.Second
 
 func (d *Daemon) stopBySignal(ctx context.Context, o ServeOptions) error {
 	if d.resources.state.durable() && !o.AlwaysDrain {

@@ -28,13 +28,21 @@ const maxPath = 107
 // Listener is a Unix socket that this process alone serves: it holds a lock beside the socket until Close, which
 // removes both files.
 type Listener struct {
-	*net.UnixListener
-	path string
-	lock *os.File
-	own  os.FileInfo // the socket file that is ours
-	quit sync.Once
-	once sync.Once
-	err  error
+	path  string
+	group int // see ListenGroup
+	mu    struct {
+		sync.Mutex
+		bound
+		stopped, released bool
+		err               error // of stopping
+	}
+}
+
+// bound is a socket that is listened on.
+type bound struct {
+	socket *net.UnixListener
+	lock   *os.File
+	own    os.FileInfo // the socket file that is ours
 }
 
 // Listen makes the socket (0600) and, where it is missing, its folder (0700). It refuses with ALREADY_EXISTS, naming
@@ -54,28 +62,37 @@ func ListenGroup(path string, group int) (*Listener, error) {
 		return nil, errs.New(errs.Invalid, path, "choose a shorter one with --socket or LARDER_SOCKET",
 			"the path of the socket has %d bytes, the kernel takes at most %d", len(path), maxPath)
 	}
-	private := path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""
-	if private && group > 0 {
+	if private(path) && group > 0 {
 		return nil, errs.New(errs.Invalid, path,
 			"name one in a folder that they can reach, e.g. --socket /run/larder/larder.sock; they set LARDER_SOCKET to it",
 			"the socket %s is in this user's private folder, where the group has no access", path)
 	}
-	if err := shared(filepath.Dir(path), group); err != nil {
-		return nil, err
-	}
-	if err := folder(filepath.Dir(path), private); err != nil {
+	if err := folders(path, group); err != nil {
 		return nil, err
 	}
 	lock, err := acquire(path)
 	if err != nil {
 		return nil, err
 	}
-	l, err := bind(path, lock, group)
+	b, err := bind(path, lock, group)
 	if err != nil {
 		release(lock)
 		return nil, err
 	}
+	l := &Listener{path: path, group: group}
+	l.mu.bound = *b
 	return l, nil
+}
+
+// private reports whether a socket is the default one of this user.
+func private(path string) bool { return path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == "" }
+
+// folders makes the folder of a socket, and checks it.
+func folders(path string, group int) error {
+	if err := shared(filepath.Dir(path), group); err != nil {
+		return err
+	}
+	return folder(filepath.Dir(path), private(path))
 }
 
 // folder makes the socket's folder and refuses one in which another user could put a socket in our place.
@@ -216,7 +233,7 @@ func taken(path string, pid int) error {
 		path)
 }
 
-func bind(path string, lock *os.File, group int) (*Listener, error) {
+func bind(path string, lock *os.File, group int) (*bound, error) {
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -249,7 +266,7 @@ func bind(path string, lock *os.File, group int) (*Listener, error) {
 			Because(err),
 			l.Close(), os.Remove(path))
 	}
-	return &Listener{UnixListener: l, path: path, lock: lock, own: own}, nil
+	return &bound{socket: l, lock: lock, own: own}, nil
 }
 
 // open gives the socket its mode. The group comes first: before it, the old one must not get in.
@@ -319,19 +336,81 @@ func (l *Listener) Path() string { return l.path }
 // Close stops listening and removes socket and lock. Twice is fine.
 func (l *Listener) Close() error {
 	err := l.stop()
-	l.once.Do(func() { release(l.lock) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.released {
+		l.mu.released = true
+		if l.locked() {
+			release(l.mu.lock)
+		} else {
+			_ = l.mu.lock.Close() // its file is gone, and one of that name is another daemon's
+		}
+	}
 	return err
 }
 
 // stop stops listening and removes the socket.
 func (l *Listener) stop() error {
-	l.quit.Do(func() {
-		if st, err := os.Lstat(l.path); err == nil && os.SameFile(st, l.own) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.stopped {
+		l.mu.stopped = true
+		if l.there() {
 			_ = os.Remove(l.path)
 		}
-		l.err = l.UnixListener.Close()
-	})
-	return l.err
+		l.mu.err = l.mu.socket.Close()
+	}
+	return l.mu.err
+}
+
+// there reports whether the socket still has its name. l.mu is held.
+func (l *Listener) there() bool {
+	st, err := os.Lstat(l.path)
+	return err == nil && os.SameFile(st, l.mu.own)
+}
+
+// locked reports whether the lock still has its name. l.mu is held.
+func (l *Listener) locked() bool {
+	mine, err1 := l.mu.lock.Stat()
+	named, err2 := os.Lstat(l.path + ".lock")
+	return err1 == nil && err2 == nil && os.SameFile(mine, named)
+}
+
+// Restore binds the socket again when its file was removed, with its folder or without, and reports whether it did.
+// Sessions stay as they are. The error says why the socket cannot be reached: another daemon serves its path, or the
+// folder cannot be made.
+func (l *Listener) Restore() (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.stopped || l.there() {
+		return false, nil
+	}
+	if err := folders(l.path, l.group); err != nil {
+		return false, err
+	}
+	lock, kept := l.mu.lock, l.locked()
+	if !kept {
+		var holds int
+		var err error
+		if lock, holds, err = tryAcquire(l.path); err != nil && holds != 0 {
+			return false, taken(l.path, holds)
+		} else if err != nil {
+			return false, err
+		}
+	}
+	b, err := bind(l.path, lock, l.group)
+	if err != nil {
+		if !kept {
+			release(lock)
+		}
+		return false, err
+	}
+	old := l.mu.bound
+	l.mu.bound = *b
+	if !kept {
+		_ = old.lock.Close()
+	}
+	return true, old.socket.Close() // wakes Accept
 }
 
 // Door is the listener for who serves it: closing it ends the listening and leaves the lock, so that the next daemon on
@@ -344,6 +423,23 @@ type door struct{ *Listener }
 func (d door) Close() error { return d.stop() }
 
 // Accept implements net.Listener.
-func (l *Listener) Accept() (net.Conn, error) { return l.UnixListener.Accept() }
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		now := l.listening()
+		c, err := now.Accept()
+		if err == nil || l.listening() == now {
+			return c, err
+		}
+	}
+}
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.listening().Addr() }
+
+func (l *Listener) listening() *net.UnixListener {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.socket
+}
 
 var _ io.Closer = (*Listener)(nil)

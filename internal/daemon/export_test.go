@@ -1,0 +1,4 @@
+package daemon
+
+// LookAtSocket is how often a daemon looks at its socket.
+const LookAtSocket = lookAtSocket
