@@ -10,8 +10,8 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 
 1. ``_version``, ``_clock``, ``_caller``, ``_units``, ``_messages``, ``_stats``, ``errors``, ``_wire``: the clock that
    decides, messages, frames, and what can go wrong.
-2. ``_torch``, ``_record``, ``_ragged``, ``_nested``, ``_stack``, ``_ring``, ``_lease``, ``_board``, ``_forked``,
-   ``_link``: memory, and what lies in it.
+2. ``_torch``, ``_record``, ``_ragged``, ``_exact``, ``_opaque``, ``_nested``, ``_stack``, ``_ring``, ``_lease``,
+   ``_board``, ``_forked``, ``_link``: memory, and what lies in it.
 3. ``_received``, ``_session``, ``_environ``, ``_daemon``: one connection, and the daemon behind it.
 4. ``_digest``, ``_seeds``, ``_transform``, ``_foreign``, ``ops``, ``_builtin``: steps, in Python and built in.
 5. ``_dataset``, ``_items``, ``_alike``, ``_bulk``, ``_alarm``, ``_worker``, ``_crew``, ``_batches``: datasets in
@@ -21,7 +21,7 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 7. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
 8. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
-9. ``_waits``, ``_reconnect``, ``_epoch``, ``_audit``: an epoch, batch by batch.
+9. ``_waits``, ``_reconnect``, ``_unread``, ``_epoch``, ``_audit``: an epoch, batch by batch.
 10. ``_make``, ``_facts``, ``_resume``, ``_loader``: the Loader.
 11. ``_samplers``, ``_passes``, ``_door``, ``torch``: torch's DataLoader, and who serves it.
 """

@@ -43,7 +43,7 @@ def same(item: Any, other: Copy | None, structure: Structure) -> bool:
     found = leaves(item, structure)
     if found is None or other is None:
         return found is None and other is None
-    return all(
+    return len(found) == len(other) and all(
         x.kind == kind and x.dtype == dtype and x.values.shape == shape
         and (values is None or _equal(np.asarray(x.values), values))
         for x, (kind, dtype, shape, values) in zip(found, other, strict=True)

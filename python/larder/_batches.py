@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import _nested, _ragged
-from ._nested import CONTAINERS, NUMBERS, Structure
+from ._nested import CONTAINERS, EITHER, NUMBERS, Structure
 from ._ragged import Ragged
 from .errors import InvalidError
 
@@ -35,7 +36,7 @@ class Batches:
         leaves = list(kinds(self.structure))
         if self.ragged is not None and self.varies:
             return False
-        return self.collate is None and not any(k in (*NUMBERS, *_TEXTS) for k in leaves)
+        return self.collate is None and not any(k in (*NUMBERS, *_TEXTS, EITHER) for k in leaves)
 
     def make(self, columns: Sequence[Any], rows: int) -> Any:
         """The batch of some columns, one for each leaf.
@@ -45,14 +46,24 @@ class Batches:
         """
         index = columns[-1] if self.index else None
         columns = columns[:-1] if self.index else columns
+        data = self._data(columns)
         if self.collate is not None:
             batch = self.collate(_nested.samples(columns, self.structure, rows))
+        elif data is None:
+            batch = _default_collate(_nested.samples(columns, self.structure, rows))
         else:
-            batch = self._nest(self.structure, zip(self.structure.names, columns, strict=True), list)
+            batch = self._nest(data, zip(data.names, columns, strict=False), list)
         if index is None:
             return batch
         ids = sys.modules["torch"].from_numpy(index) if self.torch else index
-        return (*batch, ids) if self.structure.kind == "tuple" and isinstance(batch, (tuple, list)) else (batch, ids)
+        tupled = data is not None and data.kind == "tuple" and isinstance(batch, (tuple, list))
+        return (*batch, ids) if tupled else (batch, ids)
+
+    def _data(self, columns: Sequence[Any]) -> Structure | None:
+        """How the samples of a batch nest; None: some are pickled."""
+        data = self.structure.data
+        pickled = data is not self.structure and any(x.size for x in columns[-1])
+        return None if pickled else data
 
     def _nest(self, s: Structure, columns: Iterator[tuple[str, Any]], texts: Callable[[Any], Any]) -> Any:
         if s.kind not in CONTAINERS:
@@ -99,6 +110,11 @@ class Batches:
 
     def _array(self, kind: str, a: Any) -> Any:
         return _nested.as_tensor(a, kind) if self.torch else a
+
+
+def _default_collate(samples: list[Any]) -> Any:
+    of_torch: Any = importlib.import_module("torch.utils.data._utils.collate")
+    return of_torch.default_collate(samples)
 
 
 def kinds(s: Structure) -> Iterator[str]:

@@ -293,6 +293,7 @@ class Bulk:
     def _nests(self, found: list[Any]) -> bool:
         """Whether items are items, where they could be columns by their number."""
         structure = self._maker.layouts[0].structure
+        structure = structure.data or structure
         if len(found) > max(_FIRST, len(structure.parts)):
             return True
         return all(_alike.leaves(x, structure) is not None for x in found)

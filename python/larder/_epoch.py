@@ -8,10 +8,11 @@ import sys
 import weakref
 from typing import Any, cast
 
-from . import _clock, _connection, _finalizer, _lease, _reconnect, _ring, _torch, _wire
+from . import _clock, _connection, _finalizer, _lease, _reconnect, _ring, _torch, _unread, _wire
 from ._caller import warn
 from ._messages import EpochEnd, Sizes
 from ._mix import Mixer
+from ._opaque import Unreadable
 from ._run import Run
 from ._session import Session
 from ._shared import Loaded, Shared
@@ -255,7 +256,15 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
                 if run.stream is not None:  # many such batches must not use up the picks that were sent
                     run.stream.tell(s, run.next_step(), _clock.monotonic() + shared.timeout)
                 continue
-            batch = _hand_out(shared, run, f, f.batch, waiting.seconds())
+            if _unread.rows(run, f.batch) == []:
+                s.discard(f)
+                continue
+            try:
+                batch = _hand_out(shared, run, f, f.batch, waiting.seconds())
+            except Unreadable as bad:
+                assert s.ring is not None
+                _unread.note(shared, run, s.ring, f.batch, bad)
+                continue
             run.since = 0.0
             return batch
         elif f.type == _wire.EPOCH_END:
@@ -365,7 +374,9 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
     elif keeps:
         values = [_ring.copy(v) for v in values]
     if shared.form is not None:
-        batch: Batch = shared.form.make(values, b.rows)
+        rows = _unread.rows(run, b)
+        values = values if rows is None else _unread.left(values, rows)
+        batch: Batch = shared.form.make(values, b.rows if rows is None else len(rows))
     else:
         if shared.settings.output == "torch":
             values = [_torch.tensors(v) for v in values]

@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import _builtin, _clock, _dataset, _nested, _record, _seeds
+from . import _builtin, _clock, _dataset, _nested, _opaque, _record, _seeds
 from ._builtin import Builtin, Step
-from ._nested import Structure
+from ._nested import EITHER, Structure
 from ._record import FieldDict, Leaf
 from .errors import InvalidError
 
@@ -51,6 +51,15 @@ class Probe(NamedTuple):
     failures: tuple[Failure, ...]
 
 
+class Rules(NamedTuple):
+    """What may become of items."""
+
+    exact: str = ""  # what must not be lost when they are taken apart (see _exact)
+    owner: str = ""  # who may unpickle those that cannot be taken apart; empty: they are refused
+    always: bool = False  # room for pickled ones is there also where all that was looked at have one form
+    first: int = 0  # of the steps (0: the item), whose results the rules are for
+
+
 class Look(NamedTuple):
     """What to look at before a dataset is used."""
 
@@ -58,6 +67,7 @@ class Look(NamedTuple):
     more: Sequence[int]  # items that show in what others differ; made for a second at most
     twice: bool  # make the first one again, to see whether items differ from call to call
     skip: frozenset[int] = frozenset()  # items that ended the process that made them
+    rules: Rules = Rules()
 
 
 class Clock:
@@ -115,9 +125,22 @@ class Maker:
         Raises:
             InvalidError: it is unlike others.
         """
-        leaves = _nested.leaves(item, self.layouts[last - 1].structure)
+        layout = self.layouts[last - 1]
+        leaves = _nested.leaves(item, layout.structure)
+        if layout.structure.kind == EITHER:
+            leaves = self._either(item, leaves, layout, last)
         self.require(_record.form(leaves), last)
         return leaves
+
+    def _either(self, item: Any, leaves: list[Leaf], layout: Layout, last: int) -> list[Leaf]:
+        """The leaves of an item that is pickled where its values do not fit, and all leaves but the last are empty."""
+        if len(leaves) == len(layout.fields):
+            try:
+                self.require(_record.form(leaves), last)
+                return leaves
+            except InvalidError:
+                leaves = [_opaque.leaf(item, layout.structure.keys[0])]
+        return [*_record.empty(layout.fields[:-1]), *leaves]
 
     def require(self, form: _record.Form, last: int) -> None:
         """Raises InvalidError unless what the steps up to ``last`` (excluded) made has the form of others."""
@@ -185,7 +208,7 @@ def probe(maker: Maker, look: Look, clock: Clock, seconds: float, begins: Callab
         begins(index)
         clock.start(seconds)
         try:
-            layouts, digest, size = _look(maker, index, 0)
+            layouts, digest, size = _look(maker, index, 0, look.rules)
         except Exception as e:
             wrong = wrong or e
             failures.append(failure(index, e))
@@ -195,17 +218,36 @@ def probe(maker: Maker, look: Look, clock: Clock, seconds: float, begins: Callab
         largest = max(largest, size)
         digests += [digest] * (index in look.known)
         first = index if first < 0 else first
-        found = _merged(found, layouts, first, index) if found else layouts
+        found = _merged(found, layouts, first, index, look.rules) if found else layouts
     if not found:
         raise _nothing(maker, failures, wrong)
     same, other = True, False
     if look.twice:
-        again, elsewhere = _look(maker, first, 0)[1], _look(maker, first, 1)[1]
-        same = again == _look(maker, first, 0)[1]
+        again, elsewhere = _look(maker, first, 0, look.rules)[1], _look(maker, first, 1, look.rules)[1]
+        same = again == _look(maker, first, 0, look.rules)[1]
         other = elsewhere != again or not same
     lost = [f"{f.sample}" for f in failures if f.sample in look.known]
     items = hashlib.blake2b("/".join([*digests, *lost]).encode(), digest_size=16).hexdigest() if same else ""
-    return Probe(tuple(found), items, other, largest, tuple(failures))
+    if found[0].structure == Structure(EITHER, keys=(look.rules.owner,)):
+        items = ""  # two processes may pickle equal items unlike
+    layouts = [x if k < look.rules.first else _opened(x, look.rules) for k, x in enumerate(found)]
+    return Probe(tuple(layouts), items, other, largest, tuple(failures))
+
+
+_PICKLED = FieldDict(name=_nested.PICKLED, kind="array", dtype="uint8", shape=[-1])
+
+
+def _opened(layout: Layout, rules: Rules) -> Layout:
+    """The layout with room for items that are pickled.
+
+    Where batches have one size, and are made of views, it would take that away: there is none then, unless the script
+    has the items themselves.
+    """
+    fields, structure = layout
+    dense = bool(fields) and all(-1 not in f["shape"] for f in fields)
+    if not rules.owner or structure.kind == EITHER or (dense and not rules.always):
+        return layout
+    return Layout([*fields, _PICKLED], Structure(EITHER, keys=(rules.owner,), parts=(structure,)))
 
 
 def _nothing(maker: Maker, failures: list[Failure], wrong: BaseException | None) -> InvalidError:
@@ -228,7 +270,7 @@ def failure(index: int, e: BaseException) -> Failure:
     return Failure(index, type(e).__name__, message[:2000], lines[-_TRACEBACK:])
 
 
-def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
+def _look(maker: Maker, index: int, seed: int, rules: Rules) -> tuple[list[Layout], str, int]:
     """The layouts of one item after each step, the digest of the item itself, and the largest record of it."""
     item, layouts, largest, digest, free = None, list[Layout](), 0, "", False
     for number in range(len(maker.steps) + 1):
@@ -239,8 +281,7 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
             shapes = _builtin.Shapes(run, before.fields)
             item, free = shapes.stand_in(item, before.structure), free or shapes.varies
         try:
-            leaves, structure = _nested.flatten(item)
-            fields = _record.describe(leaves, structure.names)
+            leaves, structure, fields = _open(item, rules if number >= rules.first else Rules())
         except InvalidError as e:
             what = f"item {index}" if number == 0 else f"what {maker.steps[number - 1].name} makes of item {index}"
             raise InvalidError(f"{what}: {e.message}", subject=e.subject, hint=e.hint) from e
@@ -252,7 +293,23 @@ def _look(maker: Maker, index: int, seed: int) -> tuple[list[Layout], str, int]:
     return layouts, digest, largest
 
 
+def _open(item: Any, rules: Rules) -> tuple[list[Leaf], Structure, list[FieldDict]]:
+    """The leaves of an item, or the one that has it pickled; with their structure and fields."""
+    try:
+        leaves, structure = _nested.flatten(item, rules.exact)
+        return leaves, structure, _record.describe(leaves, structure.names)
+    except InvalidError:
+        if not rules.owner:
+            raise
+    leaf = _opaque.leaf(item, rules.owner)
+    _opaque.load(leaf.values, rules.owner)  # what cannot be made again is said before an epoch begins
+    return [leaf], Structure(EITHER, keys=(rules.owner,)), [_PICKLED]
+
+
 def _merge(a: Layout, b: Layout) -> Layout:
+    for x, y in ((a, b), (b, a)):
+        if x.structure.kind == EITHER and not x.structure.parts and y.structure.kind != EITHER:
+            return x
     structure = _nested.merge(a.structure, b.structure)
     left, right = ({f["name"]: f for f in x.fields} for x in (a, b))
     fields = []
@@ -264,13 +321,18 @@ def _merge(a: Layout, b: Layout) -> Layout:
     return Layout(fields, structure)
 
 
-def _merged(a: list[Layout], b: list[Layout], first: int, index: int) -> list[Layout]:
-    """Layouts that both items have; raises InvalidError that names both."""
+def _merged(a: list[Layout], b: list[Layout], first: int, index: int, rules: Rules) -> list[Layout]:
+    """Layouts that both items have; raises InvalidError that names both where they must not be pickled."""
+    out: list[Layout] = []
     try:
-        return [
-            _merge(x, y)
-            for x, y in zip(a, b, strict=True)
-        ]
+        for x, y in zip(a, b, strict=True):
+            try:
+                out.append(_merge(x, y))
+            except InvalidError:
+                if not rules.owner or len(out) < rules.first:
+                    raise
+                out.append(Layout([_PICKLED], Structure(EITHER, keys=(rules.owner,))))
+        return out
     except InvalidError as e:
         raise InvalidError(
             f"items {first} and {index} are unlike: {e.message}", subject=e.subject,

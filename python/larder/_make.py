@@ -100,6 +100,7 @@ def _registered(checked: Checked) -> Shared:
     try:
         if plan is not None and new.makers is not None and spec is not None:
             new.makers.look(timeout)
+            spec["dataset"] = plan.uri
             spec["schema"], spec["transform"] = plan.schema(), plan.transform()
             new.settings = dataclasses.replace(settings, fields=plan.fields)
             new.form = plan.batches()

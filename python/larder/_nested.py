@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _record
+from . import _exact, _opaque, _record
+from ._opaque import Unreadable
 from ._record import Leaf
 from .errors import InvalidError
 
@@ -38,12 +39,16 @@ class Structure:
 
     kinds of leaves: tensor, bfloat16 (a tensor), ndarray, numpy (a scalar), int, float, bool, str, bytes, and lists of
     one type of number: ints, floats, bools. kinds of containers: tuple, list, dict, namedtuple, dataclass.
+
+    A sample of kind ``either`` nests as its part says, or lies pickled in its last leaf, and all others are empty.
+    Without a part it is always pickled. Its key is who may unpickle it.
     """
 
     kind: str
     cls: type | None = None  # of the container; None for a plain tuple, list or dict
     keys: tuple[Any, ...] = ()
     parts: tuple[Structure, ...] = ()
+    exact: str = ""  # at the root: what samples must not lose when they are taken apart (see _exact)
 
     @functools.cached_property
     def text(self) -> str:
@@ -54,6 +59,8 @@ class Structure:
         """What ``text`` is JSON of."""
         if not self.parts and not self.keys and self.kind not in CONTAINERS:
             return self.kind
+        if self.kind == EITHER:
+            return {"kind": EITHER, "owner": self.keys[0], "parts": [p.plain() for p in self.parts]}
         out: dict[str, Any] = {"kind": self.kind}
         if self.cls is not None:
             out["class"] = f"{self.cls.__module__}:{self.cls.__qualname__}"
@@ -74,12 +81,27 @@ class Structure:
         """The keys or positions of the parts."""
         return range(len(self.parts)) if self.kind in POSITIONS else self.keys
 
+    @property
+    def data(self) -> Structure | None:
+        """How samples nest that are not pickled; None: all are."""
+        if self.kind != EITHER:
+            return self
+        return self.parts[0] if self.parts else None
 
+
+EITHER = "either"
+PICKLED = "[pickled]"  # the name of its last leaf, unlike that of any other
+NOTHING = Leaf(_record.ARRAY, 2, np.empty(0, np.uint8))  # of a sample that is not pickled
 POSITIONS = ("tuple", "list")
 CONTAINERS = (*POSITIONS, "dict", "namedtuple", "dataclass")
 
 
 def _name(s: Structure, path: str, found: list[str]) -> None:
+    if s.kind == EITHER:
+        for p in s.parts:
+            _name(p, path, found)
+        found.append(PICKLED)
+        return
     if s.kind not in CONTAINERS:
         found.append(path or "value")
         return
@@ -113,6 +135,8 @@ def _parse(plain: Any, depth: int) -> Structure:
             raise ValueError(f"unknown leaf {plain!r}")
         return Structure(plain)
     kind = plain["kind"]
+    if kind == EITHER and depth == 0:
+        return Structure(EITHER, keys=(str(plain["owner"]),), parts=tuple(_parse(p, 1) for p in plain["parts"][:1]))
     if kind not in CONTAINERS or depth > _DEPTH:
         raise ValueError(f"container {kind!r}")
     cls = _class(plain.get("class", ""), kind)
@@ -142,14 +166,16 @@ def names(structure: Structure | str) -> tuple[str, ...]:
     return _known(structure).names
 
 
-def flatten(sample: Any) -> tuple[list[Leaf], Structure]:
-    """The leaves of a sample, and how they nest.
+def flatten(sample: Any, exact: str = "") -> tuple[list[Leaf], Structure]:
+    """The leaves of a sample, and how they nest; ``exact``: what must not be lost by that (see _exact).
 
     Raises:
         InvalidError: a value that is no data; the message has its place and type, the hint what to return instead.
     """
     found: list[Leaf] = []
-    structure = _flatten(sample, "", 0, found)
+    structure = _flatten(sample, "", 0, found, exact)
+    if exact:
+        structure = dataclasses.replace(structure, exact=exact)
     if len(found) > _record.MAX_FIELDS:
         raise InvalidError(
             f"a sample of {len(found)} values, and {_record.MAX_FIELDS} are the most",
@@ -158,10 +184,11 @@ def flatten(sample: Any) -> tuple[list[Leaf], Structure]:
     return found, structure
 
 
-def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
+def _flatten(value: Any, path: str, depth: int, found: list[Leaf], exact: str) -> Structure:
     kind = _container(value)
     if not kind:
         kind, leaf = _leaf(value, path)
+        _require_exact(value, kind, path, exact)
         found.append(leaf)
         return Structure(kind)
     if kind in NUMBERS:
@@ -169,6 +196,7 @@ def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
         return Structure(kind)
     if depth >= _DEPTH:
         raise InvalidError(f"the sample{_at(path)} has more than {_DEPTH} containers within each other", subject=path)
+    _require_exact(value, kind, path, exact)
     steps, values = _open(value, kind)
     for key in steps if kind == "dict" else ():
         if not isinstance(key, str | int | float | None):
@@ -178,24 +206,45 @@ def _flatten(value: Any, path: str, depth: int, found: list[Leaf]) -> Structure:
                 hint="use text or numbers as keys",
             )
     position = kind in POSITIONS
-    parts = tuple(_flatten(v, _join(path, k, position), depth + 1, found) for k, v in zip(steps, values, strict=True))
+    parts = tuple(
+        _flatten(v, _join(path, k, position), depth + 1, found, exact) for k, v in zip(steps, values, strict=True)
+    )
     own = type(value) if type(value) not in (tuple, list, dict) else None
     return Structure(kind, own, () if position else tuple(steps), parts)
 
 
 def leaves(sample: Any, structure: Structure | str) -> list[Leaf]:
-    """The leaves of a sample that must nest as ``structure`` says.
+    """The leaves of a sample that must nest as ``structure`` says; one alone where it is pickled.
 
     Raises:
         InvalidError: it does not; the message has the place and both sides.
     """
     found: list[Leaf] = []
-    _follow(sample, _known(structure), "", found)
-    return found
+    want = _known(structure)
+    if want.kind != EITHER:
+        _follow(sample, want, "", found, want.exact)
+        return found
+    if want.parts:
+        try:
+            _follow(sample, want.parts[0], "", found, want.parts[0].exact)
+            return [*found, NOTHING]
+        except InvalidError:
+            pass
+    return [_opaque.leaf(sample, want.keys[0])]
 
 
-def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
+def _require_exact(value: Any, kind: str, path: str, exact: str) -> None:
+    lost = _exact.lost(value, kind, exact) if exact else ""
+    if lost:
+        raise InvalidError(
+            f"the sample{_at(path)} is {_full_name(type(value))}, of which larder would lose {lost}", subject=path,
+            hint=f"return what is a plain {kind if kind in CONTAINERS else 'tensor, array, number or text'} there",
+        )  # fmt: skip
+
+
+def _follow(value: Any, want: Structure, path: str, found: list[Leaf], exact: str) -> None:
     if want.kind == "tensor" and (leaf := plain_tensor(value)) is not None:
+        _require_exact(value, "tensor", path, exact)
         found.append(leaf)
         return
     kind = _container(value)
@@ -205,6 +254,7 @@ def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
         kind, leaf = _leaf(value, path)
         if kind != want.kind:
             raise _differs(path, _words(value, kind), want)
+        _require_exact(value, kind, path, exact)
         found.append(leaf)
         return
     if kind != want.kind:
@@ -215,18 +265,19 @@ def _follow(value: Any, want: Structure, path: str, found: list[Leaf]) -> None:
     if kind in NUMBERS:
         found.append(_numbers(value, kind, path))
         return
+    _require_exact(value, kind, path, exact)
     steps, values = _open(value, kind)
     if kind in POSITIONS:
         if len(values) != len(want.parts):
             raise _differs(path, f"{type(value).__name__} of {len(values)} values", want)
         for i, part in enumerate(want.parts):
-            _follow(values[i], part, _join(path, i, True), found)
+            _follow(values[i], part, _join(path, i, True), found, exact)
         return
     by_key = dict(zip(steps, values, strict=True))
-    if by_key.keys() != set(want.keys):
+    if by_key.keys() != set(want.keys) or ("o" in exact and tuple(by_key) != want.keys):
         raise _differs(path, f"{type(value).__name__} with keys {list(by_key)!r:.200}", want)
     for key, part in zip(want.keys, want.parts, strict=True):
-        _follow(by_key[key], part, _join(path, key, False), found)
+        _follow(by_key[key], part, _join(path, key, False), found, exact)
 
 
 def _words(value: Any, kind: str) -> str:
@@ -260,7 +311,7 @@ def _merge(a: Structure, b: Structure, path: str) -> Structure:
     if a == b:
         return a
     for x, y in ((a, b), (b, a)):
-        if x.kind in NUMBERS and y == Structure("list"):
+        if x.kind in NUMBERS and y.kind == "list" and not y.parts and y.cls is None:
             return x
     if a.kind != b.kind or a.cls != b.cls or len(a.parts) != len(b.parts) or set(a.keys) != set(b.keys):
         raise _differs(path, _differs(path, "", b).message.rpartition(", and ")[2].removesuffix(" in others"), a)
@@ -269,7 +320,7 @@ def _merge(a: Structure, b: Structure, path: str) -> Structure:
     parts = tuple(
         _merge(p, b.parts[i], _join(path, k, position)) for p, i, k in zip(a.parts, order, a.steps, strict=True)
     )
-    return Structure(a.kind, a.cls, a.keys, parts)
+    return dataclasses.replace(a, parts=parts)
 
 
 def _at(path: str) -> str:
@@ -369,8 +420,9 @@ def plain_tensor(value: Any) -> Leaf | None:
 def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
     if value.device.type != "cpu":
         raise _refused(value, path, f"a tensor on {value.device}", "return .cpu(): larder hands batches over in memory")
-    if value.layout != torch.strided or value.is_quantized:
-        raise _refused(value, path, "a sparse or quantized tensor", "return .to_dense() or .dequantize()")
+    if value.layout != torch.strided or value.is_quantized or getattr(value, "is_nested", False):
+        hint = "return .to_dense(), .dequantize(), or its parts"
+        raise _refused(value, path, "a sparse, quantized or nested tensor", hint)
     plain = value.detach()
     if plain.dtype == torch.bfloat16:
         words = plain.contiguous().view(torch.int16).numpy().view(np.uint16)
@@ -379,7 +431,10 @@ def _tensor(value: Any, torch: Any, path: str) -> tuple[str, Leaf]:
         raise _refused(value, path, f"a tensor of dtype {value.dtype}", "return torch.view_as_real(it)")
     if plain.is_neg():
         plain = plain.resolve_neg()
-    values = plain.numpy()
+    try:
+        values = plain.numpy()
+    except (TypeError, RuntimeError) as e:  # float8
+        raise _refused(value, path, f"a tensor of dtype {value.dtype}", "return .float()") from e
     return "tensor", Leaf(_record.ARRAY, _record.code(values.dtype), values)
 
 
@@ -422,8 +477,13 @@ def _hint(value: Any) -> str:
 
 def unflatten(values: Sequence[Any], structure: Structure | str) -> Any:
     """The sample again: values as ``_record.read`` or a row of a batch gives them, in types that the sample had."""
+    want = _known(structure)
+    if want.kind == EITHER:
+        if not want.parts or values[-1].size:
+            return _opaque.load(values[-1], want.keys[0])
+        want = want.parts[0]
     rest = iter(values)
-    return _build(_known(structure), lambda kind: _original(kind, next(rest)))
+    return _build(want, lambda kind: _original(kind, next(rest)))
 
 
 def _original(kind: str, value: Any) -> Any:
@@ -470,11 +530,27 @@ def as_tensor(value: Any, kind: str) -> Any:
     if not isinstance(value, np.ndarray):
         return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
     if kind == "bfloat16":
-        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(value)
+        made = torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    else:
+        made = torch.from_numpy(value)
+    return made if value.size else torch.empty(value.shape, dtype=made.dtype)  # with the strides that torch gives it
 
 
 def samples(columns: Sequence[Any], structure: Structure | str, rows: int) -> list[Any]:
-    """The samples of a batch one by one, as the dataset gave them: what a ``collate_fn`` gets."""
-    s = _known(structure)
-    return [unflatten([c[i, ...] if isinstance(c, np.ndarray) else c[i] for c in columns], s) for i in range(rows)]
+    """The samples of a batch one by one, as the dataset gave them: what a ``collate_fn`` gets.
+
+    Raises:
+        Unreadable: some were pickled and cannot be made again; it has those of all rows.
+    """
+    s, out = _known(structure), list[Any]()
+    bad: dict[int, Unreadable] = {}
+    for i in range(rows):
+        try:
+            out.append(unflatten([c[i, ...] if isinstance(c, np.ndarray) else c[i] for c in columns], s))
+        except Unreadable as e:
+            bad[i] = e
+    if bad:
+        first = next(iter(bad.values()))
+        first.rows = bad
+        raise first
+    return out

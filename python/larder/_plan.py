@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _builtin, _crew, _dataset, _items, _record, _seeds, _torch
+from . import _builtin, _crew, _dataset, _exact, _items, _opaque, _record, _seeds, _torch
 from ._batches import Batches
 from ._builtin import Builtin, Step
 from ._caller import warn
 from ._dataset import Identity, Part
-from ._items import Clock, Layout, Look, Probe
+from ._items import Clock, Layout, Look, Probe, Rules
 from ._messages import AddRecordsRequest, OpMessage, SchemaMessage
+from ._nested import EITHER
 from ._ragged import MODES, Ragged
 from ._worker import Orders, Work
 from .errors import InvalidError, RandomItemWarning
@@ -89,6 +91,7 @@ class Plan:
                 with _seeds.Kept():
                     self.probe = _items.probe(maker, work.look, Clock(), 0.0, lambda index: None)
             _builtin.warn_of(self.steps, [x.fields for x in self.probe.layouts])
+            self._mark()
         if self.probe.random and self.cache == "items":
             warn(
                 f"cache='items' says that item i is always the same, but {_dataset.describe(self.part.base)} gives "
@@ -96,6 +99,24 @@ class Plan:
                 "behind the dataset: transform=[...], or leave cache= out",
                 RandomItemWarning,
             )
+
+    def _mark(self) -> None:
+        """Gives the dataset a name of its own where its items may be pickled, or all are: its records are others."""
+        structure = self.probed.layouts[0].structure
+        if structure.kind == EITHER and not self.identity.private:
+            mark = "~items" if structure.parts else "~pickled"
+            self.identity = dataclasses.replace(self.identity, name=self.identity.name + mark)
+
+    @property
+    def rules(self) -> Rules:
+        """What may become of items: a script that has them, or torch's default_collate, is to see no difference."""
+        samples = self.collate is not None
+        if not samples and (self.ragged is not None or not (self.plain and self.torch)):
+            return Rules()  # batches are larder's own
+        exact = _exact.SAMPLES if samples else _exact.BATCHES if self.workers else _exact.STACKED
+        ops = self.mixing is not None or any(isinstance(s, Builtin) for s in self.steps)
+        owner = "" if ops else _opaque.owner(shared=bool(self.reads) or not self.identity.private)
+        return Rules(exact, owner, samples, 1 if self.reads else 0)
 
     def work(self) -> Work:
         """What the workers are started with."""
@@ -105,7 +126,9 @@ class Plan:
             base=self.part.base,
             steps=self.steps,
             layouts=() if self.probe is None else self.loose,
-            look=Look(_dataset.pick(n, None, _KNOWN), _dataset.pick(n, self.part.indices, _MORE), twice),
+            look=Look(
+                _dataset.pick(n, None, _KNOWN), _dataset.pick(n, self.part.indices, _MORE), twice, rules=self.rules
+            ),
             timeout=self.timeout,
             number=0,
             count=max(1, self.workers),
@@ -153,6 +176,8 @@ class Plan:
             "code": _dataset.code(base),
             "items": self.probed.items,
         }
+        if first.structure.data is None:
+            fingerprint["pickled"] = first.structure.keys[0]
         return {
             "name": self.identity.name,
             "version": self.identity.version,
@@ -219,4 +244,3 @@ def ragged(mode: Any, value: Any, multiple: Any, torch: bool) -> Ragged | None:
     if isinstance(multiple, bool) or not isinstance(multiple, int) or multiple < 1:
         raise InvalidError(f"pad_multiple must be a whole number above 0, not {multiple!r}", subject="pad_multiple")
     return Ragged(mode, value, multiple)
-

@@ -283,6 +283,16 @@ def describe(leaves: Sequence[Leaf], names: Sequence[str]) -> list[FieldDict]:
     return out
 
 
+def empty(fields: Sequence[FieldDict]) -> list[Leaf]:
+    """The smallest leaves that the fields allow."""
+    out = []
+    for f in fields:
+        dtype = DTYPES.index(f["dtype"])
+        shape = [max(0, int(n)) for n in f["shape"]]
+        out.append(Leaf(KINDS.index(f["kind"]), dtype, np.zeros(shape, _NUMPY[dtype])))
+    return out
+
+
 def merge(a: Sequence[FieldDict], b: Sequence[FieldDict]) -> list[FieldDict]:
     """The schema that two samples fit: a dimension in which they differ becomes -1.
 

@@ -44,7 +44,7 @@ class Run:
 
     __slots__ = (
         *("after", "before", "board", "done", "epoch", "mark", "mixer", "observer", "raised", "session", "since"),
-        "stream",
+        *("stream", "unread"),
     )
 
     def __init__(self, session: Session, epoch: int) -> None:
@@ -59,6 +59,7 @@ class Run:
         self.since = 0.0  # since when next() waits, by time.monotonic(), when it gave up meanwhile
         self.stream: Stream | None = None  # what the script's sampler says which samples come
         self.raised = -1  # the last step whose bad samples were raised
+        self.unread: tuple[int, frozenset[int]] = (-1, frozenset())  # a step, and rows of it that cannot be unpickled
         # The last batch that came as a frame (None: none yet), its step (or the first one), and the board's head once
         # that batch is taken.
         self.mark: tuple[Frame | None, int, int, Board | None] = (None, 0, 0, None)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _nested, _record
+from . import _exact, _nested, _record
 from ._nested import Structure
 from ._record import Array, Form
 
@@ -32,7 +32,12 @@ class Column(NamedTuple):
 def columns(items: Sequence[Any], structure: Structure) -> list[Column] | None:
     """The columns of at least one item; None = they have none, or one item nests unlike ``structure``."""
     found: list[Column] = []
-    return found if _open(items, structure, found) else None
+    data = structure.data
+    if data is None or not _open(items, data, found, data.exact):
+        return None
+    if data is not structure:  # none of them is pickled
+        found.append(Column((_record.ARRAY, _nested.NOTHING.dtype, (0,)), items, lambda values, out: None))
+    return found
 
 
 def form(found: Sequence[Column]) -> Form:
@@ -40,9 +45,9 @@ def form(found: Sequence[Column]) -> Form:
     return tuple([c.form for c in found])
 
 
-def _open(items: Sequence[Any], s: Structure, found: list[Column]) -> bool:
+def _open(items: Sequence[Any], s: Structure, found: list[Column], exact: str) -> bool:
     if s.kind not in _nested.CONTAINERS:
-        column = _leaf(items, s.kind)
+        column = _leaf(items, s.kind, exact)
         if column is not None:
             found.append(column)
         return column is not None
@@ -52,19 +57,23 @@ def _open(items: Sequence[Any], s: Structure, found: list[Column]) -> bool:
         return False
     try:
         if s.kind == "dict":
+            if "o" in exact and any(tuple(x) != s.keys for x in items):
+                return False
             parts: Sequence[Sequence[Any]] = [[x[k] for x in items] for k in s.keys]
         else:
             parts = list(zip(*items, strict=True))
     except KeyError:
         return False
-    return all(_open(values, part, found) for values, part in zip(parts, s.parts, strict=True))
+    return all(_open(values, part, found, exact) for values, part in zip(parts, s.parts, strict=True))
 
 
-def _leaf(items: Sequence[Any], kind: str) -> Column | None:
+def _leaf(items: Sequence[Any], kind: str, exact: str) -> Column | None:
     types = set(map(type, items))
     if len(types) != 1:
         return None
     cls, first = types.pop(), items[0]
+    if exact and kind not in _SCALARS and any(_exact.lost(x, kind, exact) for x in items):
+        return None
     if kind in _SCALARS:
         plain, dtype = _SCALARS[kind]
         if cls is not plain:
