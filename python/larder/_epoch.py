@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import weakref
 from typing import Any, cast
 
-from . import _clock, _connection, _finalizer, _lease, _reconnect, _ring, _torch, _unread, _wire
+from . import _clock, _connection, _finalizer, _lease, _places, _reconnect, _ring, _torch, _unread, _wire
 from ._caller import warn
 from ._messages import EpochEnd, Sizes
 from ._mix import Mixer
@@ -18,7 +19,7 @@ from ._session import Session
 from ._shared import Loaded, Shared
 from ._stats import Quarantined
 from ._stream import Epoch as Stream
-from ._stream import Sampling
+from ._stream import Grows, Sampling
 from ._waits import Waiting
 from ._wire import BatchHeader, Frame
 from .errors import DatasetWarning, Error, JobEndedError, KeptBatchesWarning, StaleError, UnavailableError, of_item
@@ -88,17 +89,25 @@ class GivenEpoch(Epoch):
     __slots__ = ()
 
     def __next__(self) -> Batch:
+        if self.run.observer is not None:
+            self.run.observer.asked(self.run)
+        try:
+            batch = self._next()
+        except Grows:
+            self.run = _grown(self.shared, self.run)
+            if self.run.observer is not None:
+                self.run.observer.asked(self.run)
+            batch = self._next()
+        if self.run.observer is not None:
+            self.run.observer.handed_out(self.run)
+        return batch
+
+    def _next(self) -> Batch:
         run = self.run
-        if run.observer is not None:
-            run.observer.asked(run)
         stream = run.stream
         if stream is not None and not run.done and (stream.failed or stream.due(run.next_step())):
-            batch = _next(self.shared, run)
-        else:
-            batch = super().__next__()
-        if run.observer is not None:
-            run.observer.handed_out(self.run)
-        return batch
+            return _next(self.shared, run)
+        return super().__next__()
 
 
 class ObservedEpoch(Epoch):
@@ -147,9 +156,31 @@ def _begin_stream(shared: Shared, run: Run, sampling: Sampling) -> None:
     place = shared.place
     run.before = 0 if place is None else place.step
     run.stream = Stream(sampling, run.epoch, ring.slots, place)
-    with contextlib.suppress(UnavailableError):  # next() looks for the daemon again
+    with contextlib.suppress(UnavailableError, Grows):  # next() looks for the daemon again, and replaces the job
         run.stream.tell(run.session, 0, _clock.monotonic() + shared.timeout)
     shared.place = None  # last: an interrupt before this leaves the place to the next iter()
+
+
+def _grown(shared: Shared, run: Run) -> Run:
+    """Continues an epoch in a job of larger batches, which takes the place of the one before."""
+    stream, sampling = run.stream, shared.settings.sampling
+    assert stream is not None and sampling is not None and shared.spec is not None
+    with shared.lock:
+        step = run.next_step()
+        there = _places.state(run.epoch, run.before + step, sampling.counted, stream.before, stream.picks(step))
+        sampling = stream.grow(step)
+        run.abandon("its batches have grown")
+        run.done = True
+        shared.settings = dataclasses.replace(shared.settings, sampling=sampling)
+        shared.spec["batchSize"] = sampling.size
+        place = _places.place(there)
+        shared.begin_at(place)
+        new = _connection.outlive(shared, lambda s: _start(shared, s))
+        ring = new.session.ring
+        assert ring is not None
+        new.before, new.stream, stream.most = place.step, stream, 2 * ring.slots
+        shared.place = None
+        return new
 
 
 def _start(shared: Shared, s: Session) -> Run:

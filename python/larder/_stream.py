@@ -7,6 +7,7 @@ to the daemon before they are handed out.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import operator
 import struct
@@ -27,11 +28,16 @@ _HEAD = struct.Struct("<IIII")  # epoch, step of the first batch, flags, batches
 _END = 1
 _FRAME = 1 << 20  # bytes of PICKS that are not exceeded by more batches
 _IDS = 2**32  # sample ids are below it
+_MOST = 65536  # samples of a batch
+
+
+class Grows(Exception):
+    """The next batch of a sampler is larger than those of the job, which has delivered all before it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """Which samples come: one index at a time (``size`` of them are a batch), or whole batches of at most ``size``."""
+    """Which samples come: one index at a time (``size`` of them are a batch), or whole batches, ``size`` at first."""
 
     indices: Any  # an iterable of indices, or of lists of them where batched is set
     batched: bool
@@ -95,6 +101,7 @@ class Epoch:
         self.over = False  # the sampler has no more
         self.ended = False  # session was told
         self.failed: BaseException | None = None  # the sampler raised
+        self.large: bytes | None = None  # the batch behind those that were drawn, if it is too large for the job
 
     def due(self, step: int) -> bool:
         """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
@@ -108,8 +115,9 @@ class Epoch:
         """Tells the daemon of more batches, or of all that it may have lost.
 
         Raises:
-            InvalidError: an index that the dataset does not have, or a batch that is empty or too large.
+            InvalidError: an index that the dataset does not have, or a batch that is empty or too large for any job.
             UnavailableError: the connection is over.
+            Grows: the job has to be replaced by one with larger batches (``grow``).
         """
         if self.session is not s:
             self.session, self.sent, self.ended = s, step, False
@@ -118,6 +126,8 @@ class Epoch:
         while self.known and self.known[0][0] < step - 1:
             self.known.popleft()
         self._draw(step)
+        if self.large is not None and step == self.drawn:
+            raise Grows
         while self.sent < self.drawn or (self.over and not self.ended):
             first, size = self.sent, 0
             batches: list[bytes] = []
@@ -140,29 +150,52 @@ class Epoch:
                 f"the sampler of this epoch was ended by {type(self.failed).__name__}", subject="sampler",
                 hint="begin another epoch",
             ) from self.failed  # fmt: skip
-        while not self.over and self.drawn - step < self.most:
+        while not self.over and self.large is None and self.drawn - step < self.most:
             try:
                 batch = next(self.batches, None)
                 if batch is None:
                     self.over = True
                 else:
                     packed = _pack(self.of, batch, self.drawn)
-                    before = self.known[-1][2] if self.known else self.first
-                    self.known.append((self.drawn, packed, zlib.crc32(packed, before)))
-                    self.drawn += 1
+                    if _rows(packed) > self.of.size:
+                        self.large = packed
+                    else:
+                        self._append(packed)
             except BaseException as e:
                 self.failed = e  # what it has left is not known any more
                 raise
 
 
+    def _append(self, packed: bytes) -> None:
+        before = self.known[-1][2] if self.known else self.first
+        self.known.append((self.drawn, packed, zlib.crc32(packed, before)))
+        self.drawn += 1
+
+    def grow(self, step: int) -> Sampling:
+        """What the sampler says to a job of larger batches, whose first step is this one."""
+        assert self.large is not None
+        self.of = dataclasses.replace(self.of, size=min(_MOST, max(_rows(self.large), 2 * self.of.size)))
+        self.first = self.picks(step)
+        self.known.clear()
+        self.drawn = self.sent = 0
+        self.session, self.ended = None, False
+        self._append(self.large)
+        self.large = None
+        return self.of
+
+
+def _rows(packed: bytes) -> int:
+    return len(packed) // 4 - 1
+
+
 def _pack(of: Sampling, batch: Iterable[Any], step: int) -> bytes:
     """A batch as PICKS has it."""
     ids = _numbers(batch)
-    if not 0 < len(ids) <= of.size:
+    if not 0 < len(ids) <= _MOST:
         raise InvalidError(
-            f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {of.size}",
+            f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {_MOST}",
             subject="batch_sampler",
-            hint="the largest batch comes first, or give the batch_sampler an attribute batch_size of that size",
+            hint="leave empty batches out, and cut larger ones",
         )
     low, high = int(ids.min()), int(ids.max())
     most = _IDS if of.samples is None else of.samples
@@ -205,7 +238,9 @@ def _numbers(batch: Any) -> npt.NDArray[np.int64]:
 
 
 def largest(batches: Any) -> tuple[int, list[Any] | None]:
-    """The size of the largest batch of a batch_sampler, and its iterator where that had to be begun to know.
+    """The size of the batches of a batch_sampler, and its iterator where that had to be begun to know.
+
+    Should a larger batch come, the job is replaced by one of larger batches.
 
     It is the attribute ``batch_size``; of a list the largest batch; else the first batch. Looking at that draws no
     random number that the first epoch would draw.
