@@ -49,6 +49,11 @@ class Batches:
         data = self._data(columns)
         if self.collate is not None:
             batch = self.collate(_nested.samples(columns, self.structure, rows))
+        elif data is None and not self.plain:
+            raise InvalidError(
+                "a sample of the batch is a pickled object, of which larder makes no arrays", subject="collate_fn",
+                hint="give a collate_fn, which gets the samples",
+            )  # fmt: skip
         elif data is None:
             batch = _default_collate(_nested.samples(columns, self.structure, rows))
         else:

@@ -80,11 +80,6 @@ def _key(owner: str, pid: int) -> bytes:
     )  # fmt: skip
 
 
-def require(owner: str) -> None:
-    """Raises InvalidError unless this script may unpickle what an owner has pickled."""
-    _key(owner, os.getpid())
-
-
 def _process_key() -> bytes:
     """The key of this process, its workers and theirs."""
     return hashlib.blake2b(bytes(multiprocessing.current_process().authkey), person=b"larder items").digest()[:_KEY]

@@ -15,6 +15,8 @@ from real import PATIENCE, served
 
 import larder
 from larder import _opaque
+from larder._batches import Batches
+from larder._nested import Structure
 
 OWN_DAEMON = True
 pytestmark = [
@@ -156,6 +158,13 @@ def test_jobs_of_one_user_share_items_that_are_pickled(ours, server):
     made.clear()
     list(ours(dataset, 4, **kw))
     assert sorted(set(made)) == [0, 3, 6, 9, 12, 15]  # which were looked at again
+
+
+def test_without_a_collate_fn_a_loader_makes_no_arrays_of_pickled_items():
+    owner = _opaque.owner(shared=False)
+    form = Batches(Structure("either", keys=(owner,)), {}, False, False, None, None, False)
+    with pytest.raises(larder.InvalidError, match=r"is a pickled object.*\(give a collate_fn"):
+        form.make([[_opaque.leaf({1}, owner).values]], 1)
 
 
 # ---- who may unpickle
