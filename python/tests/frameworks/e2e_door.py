@@ -156,9 +156,10 @@ def test_lightning_replaces_its_sampler_and_combines_it(kw, tmp_path):
 
 @pytest.mark.parametrize("kw", KINDS, ids=str)
 def test_the_name_of_torchdata(kw):
-    loader = StatefulDataLoader(numbers(20), 4, snapshot_every_n_steps=3, **kw)
+    items = numbers(20)  # one object: without name= workers know no other one as the same dataset
+    loader = StatefulDataLoader(items, 4, snapshot_every_n_steps=3, **kw)
     it = iter(loader)
     head = ids([next(it)])
-    other = StatefulDataLoader(numbers(20), 4, **kw)
+    other = StatefulDataLoader(items, 4, **kw)
     other.load_state_dict(loader.state_dict())
     assert head + ids(other) == list(range(20))
