@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import random
 import resource
@@ -24,7 +25,7 @@ from real import HERE, NIGHTLY, PATIENCE, bugs, draw, find_binary, night, pillow
 from s3 import pack
 
 import larder
-from larder import _connection
+from larder import _connection, _session
 
 pillow()
 
@@ -223,8 +224,6 @@ def test_a_loader_that_is_made_while_its_daemon_is_away(folder, lives, loads):
     d.kill()
     with pytest.raises(larder.UnavailableError, match="no larder daemon answers"):
         loads(d, uri, job="impatient", on_daemon_loss="raise")
-    with pytest.raises(larder.UnavailableError, match=r"waited 0.05 s for the larder daemon"):
-        loads(d, uri, job="short", timeout=0.05)
     with pytest.raises(larder.UnavailableError, match="no larder daemon answers"):
         loads(d, uri, job="none", endpoint=f"{d.socket}.never")
     refused, rest = threading.Event(), _connection.Outage.rest
@@ -242,12 +241,23 @@ def test_a_loader_that_is_made_while_its_daemon_is_away(folder, lives, loads):
 
 
 def test_killed_while_loaders_are_made(folder, lives, loads):
-    """At any moment of the constructor: each Loader is made, by this daemon or the next, and has its epoch."""
-    d, rng = lives(), random.Random(2)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    """Before any call of the constructor: each Loader is made, by this daemon or the next, and has its epoch."""
+    d, real, calls, reached = lives(), _session.Session.call, itertools.count(), threading.Event()
+
+    def call(session, *args, **kw):
+        if next(calls) == n % 5:
+            reached.set()
+        return real(session, *args, **kw)
+
+    with pytest.MonkeyPatch.context() as patch, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        patch.setattr(_session.Session, "call", call)
         for n in range(KILLS):
+            calls = itertools.count()
+            reached.clear()
             made = [pool.submit(loads, d, f"imagefolder:{folder}", job=f"made{n}-{i}") for i in range(2)]
-            pace(rng.choice((0.0, 0.001, 0.003, 0.01)))
+            for future in made:
+                future.add_done_callback(lambda _: reached.set())
+            assert reached.wait(PATIENCE)
             d.restart()
             for loader in made:
                 assert sorted(i for *_, x in loader.result(PATIENCE) for i in x.tolist()) == list(range(108))
