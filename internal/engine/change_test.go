@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"strings"
@@ -71,6 +72,48 @@ func TestTheDatasetAndTheSubsetChangeUnderAJob(t *testing.T) {
 	if _, err := w.engine.RefreshDataset(t.Context(),
 		&larderv1.RefreshDatasetRequest{Dataset: "nothing"}); reasonOf(err) != errs.NotFound {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAJobThatListsItsSamplesFollowsItsFolder: files that come later are not its own, and files that go are left out.
+func TestAJobThatListsItsSamplesFollowsItsFolder(t *testing.T) {
+	w := serve(t)
+	dir := folder(t, 12)
+	listed := func(ids ...uint32) func(*larderv1.JobSpec) {
+		return func(s *larderv1.JobSpec) {
+			for _, id := range ids {
+				s.Indices = binary.LittleEndian.AppendUint32(s.Indices, id)
+			}
+		}
+	}
+	tr := w.train(spec("a", dir, 2, listed(1, 3, 5, 7)), 0)
+	exactly(t, "epoch 0", tr.must(0).ids, []int64{1, 3, 5, 7})
+	draw(t, file(dir, 12, 0)+".more.jpg", 40, 30, 99)
+	if err := os.Remove(file(dir, 12, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.engine.RefreshDataset(t.Context(),
+		&larderv1.RefreshDatasetRequest{Dataset: "imagefolder:" + dir}); err != nil {
+		t.Fatal(err)
+	}
+	exactly(t, "without a file", tr.must(1).ids, []int64{1, 5, 7})
+	set := func(expr string) {
+		t.Helper()
+		if _, err := w.engine.SetSubset(t.Context(), &larderv1.SetSubsetRequest{Name: "a", Subset: expr}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("id < 2")
+	exactly(t, "another subset", tr.must(2).ids, []int64{0, 1})
+	set("")
+	exactly(t, "its own again", tr.must(3).ids, []int64{1, 5, 7})
+	if r, err := register(w.dial(), spec("a", dir, 2, listed(1, 3, 5, 7))); err != nil || r.GetCreated() {
+		t.Errorf("its script starts again: %v %v", r, err)
+	}
+	for want, ids := range map[errs.Reason][]uint32{errs.Invalid: {5, 4}, errs.SubsetEmpty: {3}} {
+		if _, err := register(w.dial(), spec("b", dir, 2, listed(ids...))); reasonOf(err) != want {
+			t.Errorf("%v: %v", ids, err)
+		}
 	}
 }
 

@@ -174,19 +174,22 @@ func (e *Engine) InspectDataset(
 		out.Samples = append(out.Samples, v)
 	}
 	if req.GetListing() {
-		byID, inAnyOrder := listing(d)
-		out.Listing = &larderv1.Listing{ById: byID, InAnyOrder: inAnyOrder}
+		byID, keys := listing(d)
+		out.Listing = &larderv1.Listing{ById: byID, Keys: keys}
 	}
 	return out, nil
 }
 
-// ResolveKeys translates ids to keys.
+// ResolveKeys translates ids to keys, or keys to ids.
 func (e *Engine) ResolveKeys(
 	ctx context.Context, req *larderv1.ResolveKeysRequest,
 ) (*larderv1.ResolveKeysResponse, error) {
 	d, err := e.open(ctx, req.GetDataset())
 	if err != nil {
 		return nil, err
+	}
+	if len(req.GetKeys()) > 0 {
+		return e.library.keys.idsOf(ctx, d, req)
 	}
 	out := &larderv1.ResolveKeysResponse{}
 	for _, id := range req.GetIds() {

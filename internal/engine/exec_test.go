@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -521,8 +522,9 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 			"cache belongs to datasets made by workers"},
 		"schema": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Schema = &larderv1.Schema{} }), errs.Unsupported,
 			"schema belongs to datasets made by workers"},
-		"indices": {spec("a", dir, 4, func(s *larderv1.JobSpec) { s.Indices = make([]byte, 4) }), errs.Unsupported,
-			"indices belongs to datasets made by workers"},
+		"an index that is not there": {spec("a", dir, 4, func(s *larderv1.JobSpec) {
+			s.Indices = binary.LittleEndian.AppendUint32(nil, 1<<20)
+		}), errs.Invalid, "sample 1048576 is not in"},
 		"python op":       {spec("a", dir, 4, recipe(&larderv1.Op{Kind: "python", Name: "f"})), errs.Invalid, "schema"},
 		"unknown op":      {spec("a", dir, 4, recipe(op("RandomCrap", nil))), errs.RecipeInvalid, "RandomCrap"},
 		"subset typo":     {spec("a", dir, 4, subset("lable < 3")), errs.SubsetSyntax, "lable"},

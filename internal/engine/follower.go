@@ -96,7 +96,7 @@ func (f *follower) follow(ctx context.Context) ([]string, error) {
 // reselect evaluates a job's subset again. When that selects nothing, or the job has no epoch left for it, the job
 // keeps the subset it has, without what is gone, and says so.
 func (f *follower) reselect(ctx context.Context, j *job, expr string, seen uint64) error {
-	samples, err := j.Data.SelectContext(ctx, expr)
+	samples, err := selectNow(ctx, j, expr)
 	if err == nil {
 		err = f.library.mayReadAt(ctx, j.owner, j.Data, seen)
 	}

@@ -24,6 +24,7 @@ type library struct {
 	journal     journal.Log // names of datasets survive in it
 	skipCorrupt bool        // see Config.SkipCorrupt
 	declared    declarations
+	keys        keyTable
 }
 
 // nameOf is how messages name a dataset.

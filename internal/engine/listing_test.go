@@ -6,16 +6,16 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"hash/adler32"
-	"hash/crc32"
 	"os"
+	"slices"
 	"testing"
 
+	"larder/internal/errs"
 	larderv1 "larder/proto/larder/v1"
 )
 
-// TestListing compares the digests with those of the files' names, made here as proto/larder/v1 says; files that come
-// and go change the ids.
+// TestListing compares the digests with those of the files' names, made here as proto/larder/v1 says, and finds the
+// ids of names; files that come and go change the ids.
 func TestListing(t *testing.T) {
 	root := t.TempDir()
 	write := func(name string) {
@@ -26,50 +26,77 @@ func TestListing(t *testing.T) {
 		}
 	}
 	w := serve(t)
-	check := func(removed bool, keys []string, labels ...uint64) {
+	uri := "imagefolder:" + root
+	check := func(keys []string, labels ...uint64) {
 		t.Helper()
-		r, err := w.engine.InspectDataset(t.Context(), &larderv1.InspectDatasetRequest{Dataset: "imagefolder:" + root,
-			Listing: true})
+		r, err := w.engine.InspectDataset(t.Context(), &larderv1.InspectDatasetRequest{Dataset: uri, Listing: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		byID, inAnyOrder := byHand(t, keys, labels)
-		if removed {
-			byID = "" // ids are not 0 to n-1
+		byID, text := byHand(t, keys, labels)
+		if slices.Contains(keys, "") {
+			byID, text = "", "" // ids are not 0 to n-1
 		}
-		if got := r.GetListing(); got.GetById() != byID || got.GetInAnyOrder() != inAnyOrder {
-			t.Errorf("%v: %v; want %s, %x", keys, got, byID, inAnyOrder)
+		if got := r.GetListing(); got.GetById() != byID || got.GetKeys() != text {
+			t.Errorf("%q: %v; want %s, %s", keys, got, byID, text)
+		}
+	}
+	find := func(more bool, keys ...string) (ids []uint32) {
+		t.Helper()
+		var b bytes.Buffer
+		for _, k := range keys {
+			b.WriteString(k + "\x00")
+		}
+		r, err := w.engine.ResolveKeys(t.Context(), &larderv1.ResolveKeysRequest{Dataset: uri, Keys: b.Bytes(), More: more})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for got := r.GetIds(); len(got) > 0; got = got[4:] {
+			ids = append(ids, binary.LittleEndian.Uint32(got))
+		}
+		return ids
+	}
+	const none = 1<<32 - 1
+	found := func(more bool, keys []string, want ...uint32) {
+		t.Helper()
+		if got := find(more, keys...); !slices.Equal(got, want) {
+			t.Errorf("%q have ids %v, not %v", keys, got, want)
 		}
 	}
 	for _, name := range []string{"a/0.jpg", "a/\xff.jpg", "b/1.jpg", "b/2.jpg"} {
 		write(name)
 	}
-	check(false, []string{"a/0.jpg", "a/\xff.jpg", "b/1.jpg", "b/2.jpg"}, 0, 0, 1, 1)
+	check([]string{"a/0.jpg", "a/\xff.jpg", "b/1.jpg", "b/2.jpg"}, 0, 0, 1, 1)
+	found(false, []string{"a/0.jpg", "a/\xff.jpg", "b/1.jpg", "b/2.jpg"}, 0, 1, 2, 3)
+	found(true, []string{"b/2.jpg", "b/2.jpg", "a/00.jpg", "a", "", "a/\xff.jpg"}, 3, 3, none, none, none, 1)
 	write("a/00.jpg") // it came later, so that its id is the last
-	check(false, []string{"a/0.jpg", "a/\xff.jpg", "b/1.jpg", "b/2.jpg", "a/00.jpg"}, 0, 0, 1, 1, 0)
+	found(true, []string{"a/00.jpg", "b/1.jpg"}, 4, 2)
+	check([]string{"a/0.jpg", "a/\xff.jpg", "b/1.jpg", "b/2.jpg", "a/00.jpg"}, 0, 0, 1, 1, 0)
 	if err := os.Remove(root + "/b/1.jpg"); err != nil {
 		t.Fatal(err)
 	}
-	check(true, []string{"a/0.jpg", "a/\xff.jpg", "b/2.jpg", "a/00.jpg"}, 0, 0, 1, 0)
-	if _, x := byHand(t, []string{"a/0.jpg"}, []uint64{0}); x != 0x8df8c777afc62bf9 {
-		t.Errorf("%#x is not what the client in Python has", x)
+	check([]string{"a/0.jpg", "a/\xff.jpg", "", "b/2.jpg", "a/00.jpg"}, 0, 0, 0, 1, 0)
+	found(false, []string{"a/\xff.jpg", "b/1.jpg", "b/2.jpg"}, 1, none, 3)
+	for _, bad := range []*larderv1.ResolveKeysRequest{
+		{Dataset: uri, Keys: []byte("a/0.jpg")}, {Dataset: uri, Keys: []byte("a/0.jpg\x00"), Ids: []uint64{1}},
+	} {
+		if _, err := w.engine.ResolveKeys(t.Context(), bad); reasonOf(err) != errs.Invalid {
+			t.Errorf("%v: %v", bad, err)
+		}
 	}
 }
 
-// byHand returns the digests of keys and labels.
-func byHand(t *testing.T, keys []string, labels []uint64) (byID string, inAnyOrder uint64) {
+// byHand returns the digests of keys and labels, and of keys alone.
+func byHand(t *testing.T, names []string, labels []uint64) (byID, keys string) {
 	t.Helper()
 	var b bytes.Buffer
-	for i, k := range keys {
+	for _, k := range names {
 		b.WriteString(k + "\x00")
-		x := uint64(crc32.ChecksumIEEE([]byte(k)))<<32 + uint64(adler32.Checksum([]byte(k))) + labels[i]*0x9e3779b97f4a7c15
-		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-		x = (x ^ x>>27) * 0x94d049bb133111eb
-		inAnyOrder += x ^ x>>31
 	}
+	alone := sha256.Sum256(b.Bytes())
 	if err := binary.Write(&b, binary.LittleEndian, labels); err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(b.Bytes())
-	return hex.EncodeToString(sum[:]), inAnyOrder
+	return hex.EncodeToString(sum[:]), hex.EncodeToString(alone[:])
 }

@@ -41,16 +41,25 @@ func normaliseMade(s *larderv1.JobSpec) error {
 	default:
 		return bad("cache", "choose one of items, none", "cache is %q", s.GetCache())
 	}
-	if n := len(s.GetIndices()); n > 4*maxIndices {
+	return normaliseSteps(s)
+}
+
+// normaliseIndices checks the list of samples of a job, of any dataset.
+func normaliseIndices(s *larderv1.JobSpec) error {
+	bad := func(hint, format string, args ...any) error {
+		return errs.New(errs.Invalid, "indices", hint, "register job %s: "+format, append([]any{s.GetName()}, args...)...)
+	}
+	switch n := len(s.GetIndices()); {
+	case n > 4*maxIndices:
 		return errs.New(errs.ResourceExceeded, "indices",
 			"say it as a subset expression (ranges, id % n), or make a dataset of its own of them",
 			"register job %s: it lists %d samples, and %d are the most", s.GetName(), n/4, maxIndices)
-	} else if n%4 != 0 {
-		return bad("indices", "write each id as u32, little-endian", "indices have %d bytes", n)
-	} else if n > 0 && s.GetSubset() != "" {
-		return bad("indices", "use one of them", "both indices and the subset %q are given", s.GetSubset())
+	case n%4 != 0:
+		return bad("write each id as u32, little-endian", "indices have %d bytes", n)
+	case n > 0 && s.GetSubset() != "":
+		return bad("use one of them", "both indices and the subset %q are given", s.GetSubset())
 	}
-	return normaliseSteps(s)
+	return nil
 }
 
 // hasPython reports whether a recipe has steps in Python.
@@ -181,24 +190,30 @@ func makingOf(m *work.Made) coordinator.Making {
 		Native: m.Suffix() != nil}
 }
 
-// listed is what the indices of a spec select.
-func listed(data *source.Dataset, spec *larderv1.JobSpec) (*selected, error) {
+// listed returns the samples that the indices of a spec name, without those that are gone, as an expression leaves them
+// out.
+func listed(data *source.Dataset, spec *larderv1.JobSpec) ([]ident.SampleID, error) {
 	b := spec.GetIndices()
-	samples := make([]ident.SampleID, len(b)/4)
-	for i := range samples {
-		samples[i] = ident.SampleID(binary.LittleEndian.Uint32(b[4*i:]))
-		if i > 0 && samples[i] <= samples[i-1] {
+	samples := make([]ident.SampleID, 0, len(b)/4)
+	for last := -1; len(b) > 0; b = b[4:] {
+		id := ident.SampleID(binary.LittleEndian.Uint32(b))
+		switch {
+		case int(id) <= last:
 			return nil, errs.New(errs.Invalid, "indices", "sort them and leave repeats out",
-				"register job %s: id %d follows %d", spec.GetName(), samples[i], samples[i-1])
+				"register job %s: id %d follows %d", spec.GetName(), id, last)
+		case int(id) >= data.Len():
+			return nil, errs.New(errs.Invalid, "indices", fmt.Sprintf("ids are 0 to %d", data.Len()-1),
+				"register job %s: sample %d is not in %s", spec.GetName(), id, data.Name())
+		case data.Live(id):
+			samples = append(samples, id)
 		}
+		last = int(id)
 	}
-	if last := samples[len(samples)-1]; !data.Live(last) {
-		return nil, errs.New(errs.Invalid, "indices", fmt.Sprintf("ids are 0 to %d", data.Len()-1),
-			"register job %s: sample %d is not in %s", spec.GetName(), last, data.Name())
+	if len(samples) == 0 {
+		return nil, errs.New(errs.SubsetEmpty, "indices", "list samples that exist",
+			"job %s: no sample that it lists is in %s any more", spec.GetName(), data.Name())
 	}
-	s := &selected{objects: objectsOf(data, samples)}
-	s.member = coordinator.Members(s.objects)
-	return s, nil
+	return samples, nil
 }
 
 // sortedKeys of a map, for messages.

@@ -404,11 +404,11 @@ func noRecords(s *larderv1.JobSpec) error {
 		name string
 		set  bool
 	}{
-		{"cache", s.GetCache() != ""}, {"schema", !python && s.GetSchema() != nil}, {"indices", len(s.GetIndices()) > 0},
+		{"cache", s.GetCache() != ""}, {"schema", !python && s.GetSchema() != nil},
 		{"sample_timeout", !python && s.GetSampleTimeout() != nil},
 	} {
 		if f.set {
-			return errs.New(errs.Unsupported, f.name, "leave it out; a subset expression selects samples",
+			return errs.New(errs.Unsupported, f.name, "leave it out",
 				"register job %s: %s belongs to datasets made by workers, and dataset %.80q is not one", s.GetName(), f.name,
 				s.GetDataset())
 		}

@@ -88,7 +88,7 @@ func (e *Engine) register(
 		}
 		if same != nil {
 			v, err := e.views.describe(ctx, same.ID)
-			return &larderv1.RegisterJobResponse{Job: v, Resumed: same.resume.summary, DatasetNotes: j.Data.Notes()}, err
+			return answer(v, same, &larderv1.RegisterJobResponse{Resumed: same.resume.summary}), err
 		}
 	}
 	old, live, err := e.jobs.live(ctx, spec.GetName())
@@ -100,19 +100,26 @@ func (e *Engine) register(
 			return nil, err
 		}
 		v, err := e.views.describe(ctx, old.ID)
-		return &larderv1.RegisterJobResponse{Job: v, DatasetNotes: j.Data.Notes()}, err
+		return answer(v, old, &larderv1.RegisterJobResponse{}), err
 	}
 	if err := e.admit(ctx, j, reg); err != nil {
 		return nil, err
 	}
 	v, err := e.views.describe(ctx, j.ID)
-	out := &larderv1.RegisterJobResponse{Job: v, Created: true, DatasetNotes: j.Data.Notes()}
+	out := answer(v, j, &larderv1.RegisterJobResponse{Created: true})
 	if j.resume != nil {
 		out.Resumed = j.resume.summary
 		e.cfg.Log.Info("job resumes", "job", spec.GetName(), "id", uint32(j.ID),
 			"from", j.resume.From, "epoch", j.resume.Epoch, "before", j.resume.Before)
 	}
 	return out, err
+}
+
+// answer adds to a response what is said of every job.
+func answer(v *larderv1.Job, j *job, out *larderv1.RegisterJobResponse) *larderv1.RegisterJobResponse {
+	out.Job, out.DatasetNotes = v, j.Data.Notes()
+	out.Fingerprint = fmt.Sprintf("%016x", j.Data.Fingerprint())
+	return out
 }
 
 // admit has the coordinator take a new job, and makes it known here. e.registering is held.
@@ -229,6 +236,9 @@ func normalise(in *larderv1.JobSpec) (*larderv1.JobSpec, error) {
 	}
 	if err == nil {
 		err = refuseGiven(s)
+	}
+	if err == nil {
+		err = normaliseIndices(s)
 	}
 	if err == nil && source.IsMade(s.GetDataset()) {
 		return s, normaliseMade(s)

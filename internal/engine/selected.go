@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"sync"
 
 	"larder/internal/bits"
@@ -23,14 +24,27 @@ type selected struct {
 	err      error
 }
 
-func newSelected(data *source.Dataset, expr string) (*selected, error) {
+func newSelected(data *source.Dataset, samples []ident.SampleID) *selected {
+	s := &selected{objects: objectsOf(data, samples)}
+	s.member = coordinator.Members(s.objects)
+	return s
+}
+
+func selectAnew(data *source.Dataset, expr string) (*selected, error) {
 	samples, err := data.Select(expr)
 	if err != nil {
 		return nil, err
 	}
-	s := &selected{objects: objectsOf(data, samples)}
-	s.member = coordinator.Members(s.objects)
-	return s, nil
+	return newSelected(data, samples), nil
+}
+
+// selectNow evaluates an expression on the dataset of a job: on the samples that its spec lists, should it
+// list any.
+func selectNow(ctx context.Context, j *job, expr string) ([]ident.SampleID, error) {
+	if expr == "" && len(j.spec.GetIndices()) > 0 {
+		return listed(j.Data, j.spec)
+	}
+	return j.Data.SelectContext(ctx, expr)
 }
 
 // record is how the journal has it.
@@ -63,14 +77,18 @@ func newSelections() *selections { return &selections{made: map[selectionKey]*se
 // in is what a job's expression selects: of the samples that its spec lists, should it list any.
 func (s *selections) in(data *source.Dataset, spec *larderv1.JobSpec, expr string) (*selected, error) {
 	if expr == "" && len(spec.GetIndices()) > 0 {
-		return listed(data, spec)
+		samples, err := listed(data, spec)
+		if err != nil {
+			return nil, err
+		}
+		return newSelected(data, samples), nil
 	}
 	return s.of(data, expr)
 }
 
 func (s *selections) of(data *source.Dataset, expr string) (*selected, error) {
 	if s == nil {
-		return newSelected(data, expr)
+		return selectAnew(data, expr)
 	}
 	k := selectionKey{data.ID(), data.Fingerprint(), expr}
 	s.mu.Lock()
@@ -80,7 +98,7 @@ func (s *selections) of(data *source.Dataset, expr string) (*selected, error) {
 		s.made[k] = m
 	}
 	s.mu.Unlock()
-	m.once.Do(func() { m.got, m.err = newSelected(data, expr) })
+	m.once.Do(func() { m.got, m.err = selectAnew(data, expr) })
 	return m.got, m.err
 }
 

@@ -173,7 +173,7 @@ func (e *Engine) SetSubset(ctx context.Context, req *larderv1.SetSubsetRequest) 
 			"change the subset for rank %d of job %s, which has world_size %d", req.GetRank(), req.GetName(), j.life.World)
 	}
 	seen := j.Data.Fingerprint()
-	samples, err := j.Data.SelectContext(ctx, req.GetSubset())
+	samples, err := selectNow(ctx, j, req.GetSubset())
 	if err != nil {
 		return nil, err
 	}

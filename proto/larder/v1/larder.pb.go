@@ -413,7 +413,7 @@ type JobSpec struct {
 	Cache string `protobuf:"bytes,180,opt,name=cache,proto3" json:"cache,omitempty"`
 	// schema of the records that the job is handed, after its last Python step; datasets made by workers only.
 	Schema *Schema `protobuf:"bytes,181,opt,name=schema,proto3" json:"schema,omitempty"`
-	// indices: the subset as ascending sample ids, u32 little-endian each; not together with subset. Datasets made by workers only.
+	// indices: the subset as ascending ids, without those of removed files, u32 little-endian each; not together with subset.
 	Indices []byte `protobuf:"bytes,182,opt,name=indices,proto3" json:"indices,omitempty"`
 	// sample_timeout: a worker that has worked on one sample for so long is given up; absent = 60 s.
 	SampleTimeout *durationpb.Duration `protobuf:"bytes,183,opt,name=sample_timeout,json=sampleTimeout,proto3" json:"sample_timeout,omitempty"`
@@ -3184,7 +3184,9 @@ type RegisterJobResponse struct {
 	// resumed: what the job continues from; set when resume was.
 	Resumed *Resumed `protobuf:"bytes,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// dataset_notes: those of the job's dataset.
-	DatasetNotes  []string `protobuf:"bytes,110,rep,name=dataset_notes,json=datasetNotes,proto3" json:"dataset_notes,omitempty"`
+	DatasetNotes []string `protobuf:"bytes,110,rep,name=dataset_notes,json=datasetNotes,proto3" json:"dataset_notes,omitempty"`
+	// fingerprint of the job's dataset, as Dataset has it: ids that were found under another one may be of other files.
+	Fingerprint   string `protobuf:"bytes,111,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3245,6 +3247,13 @@ func (x *RegisterJobResponse) GetDatasetNotes() []string {
 		return x.DatasetNotes
 	}
 	return nil
+}
+
+func (x *RegisterJobResponse) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
 }
 
 // Resumed says what a job begins with.
@@ -5149,9 +5158,8 @@ type Listing struct {
 	// by_id is the SHA-256, in hex, of every sample in the order of ids: the keys, each with a zero byte behind it, then the
 	// labels, as int64 in little endian. It is empty where samples were removed, so that ids are not 0 to n-1.
 	ById string `protobuf:"bytes,1,opt,name=by_id,json=byId,proto3" json:"by_id,omitempty"`
-	// in_any_order is the sum modulo 2^64, over all samples, of splitmix64's finalizer of
-	// (crc32(key) << 32 | adler32(key)) + label * 0x9e3779b97f4a7c15.
-	InAnyOrder    uint64 `protobuf:"fixed64,2,opt,name=in_any_order,json=inAnyOrder,proto3" json:"in_any_order,omitempty"`
+	// keys is the same without the labels.
+	Keys          string `protobuf:"bytes,3,opt,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5193,11 +5201,11 @@ func (x *Listing) GetById() string {
 	return ""
 }
 
-func (x *Listing) GetInAnyOrder() uint64 {
+func (x *Listing) GetKeys() string {
 	if x != nil {
-		return x.InAnyOrder
+		return x.Keys
 	}
-	return 0
+	return ""
 }
 
 // InspectDatasetResponse shows it.
@@ -5273,13 +5281,17 @@ func (x *InspectDatasetResponse) GetListing() *Listing {
 	return nil
 }
 
-// ResolveKeysRequest asks for keys.
+// ResolveKeysRequest asks for the keys of ids, or for the ids of keys.
 type ResolveKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// dataset: name or uri.
 	Dataset string `protobuf:"bytes,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
 	// ids of samples.
-	Ids           []uint64 `protobuf:"varint,2,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	Ids []uint64 `protobuf:"varint,2,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	// keys whose ids are asked for, of a folder of images: in the bytes of the file system, a zero byte behind each.
+	Keys []byte `protobuf:"bytes,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	// more: a request with further keys of the same dataset follows, so that the daemon keeps what it finds them by.
+	More          bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5328,11 +5340,27 @@ func (x *ResolveKeysRequest) GetIds() []uint64 {
 	return nil
 }
 
-// ResolveKeysResponse has one entry per asked id, in the same order.
+func (x *ResolveKeysRequest) GetKeys() []byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ResolveKeysRequest) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// ResolveKeysResponse has one entry per asked id, or key, in the same order.
 type ResolveKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// samples asked for.
-	Samples       []*Sample `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"`
+	Samples []*Sample `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"`
+	// ids of the asked keys, u32 little-endian each; 4294967295 = no sample has the key.
+	Ids           []byte `protobuf:"bytes,2,opt,name=ids,proto3" json:"ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5370,6 +5398,13 @@ func (*ResolveKeysResponse) Descriptor() ([]byte, []int) {
 func (x *ResolveKeysResponse) GetSamples() []*Sample {
 	if x != nil {
 		return x.Samples
+	}
+	return nil
+}
+
+func (x *ResolveKeysResponse) GetIds() []byte {
+	if x != nil {
+		return x.Ids
 	}
 	return nil
 }
@@ -8395,12 +8430,13 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\x12RegisterJobRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.larder.v1.JobSpecR\x04spec\x12\x16\n" +
 	"\x06resume\x18\x02 \x01(\tR\x06resume\x12%\n" +
-	"\x0eresume_changed\x18\x03 \x01(\bR\rresumeChanged\"\xa4\x01\n" +
+	"\x0eresume_changed\x18\x03 \x01(\bR\rresumeChanged\"\xc6\x01\n" +
 	"\x13RegisterJobResponse\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.larder.v1.JobR\x03job\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12,\n" +
 	"\aresumed\x18\x03 \x01(\v2\x12.larder.v1.ResumedR\aresumed\x12#\n" +
-	"\rdataset_notes\x18n \x03(\tR\fdatasetNotes\"\x9c\x01\n" +
+	"\rdataset_notes\x18n \x03(\tR\fdatasetNotes\x12 \n" +
+	"\vfingerprint\x18o \x01(\tR\vfingerprint\"\x9c\x01\n" +
 	"\aResumed\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x04R\x06before\x12\x12\n" +
@@ -8512,21 +8548,23 @@ const file_larder_v1_larder_proto_rawDesc = "" +
 	"\adataset\x18\x01 \x01(\tR\adataset\x12\x16\n" +
 	"\x06subset\x18\x02 \x01(\tR\x06subset\x12\x18\n" +
 	"\asamples\x18\x03 \x01(\rR\asamples\x12\x18\n" +
-	"\alisting\x18\x04 \x01(\bR\alisting\"@\n" +
+	"\alisting\x18\x04 \x01(\bR\alisting\"F\n" +
 	"\aListing\x12\x13\n" +
-	"\x05by_id\x18\x01 \x01(\tR\x04byId\x12 \n" +
-	"\fin_any_order\x18\x02 \x01(\x06R\n" +
-	"inAnyOrder\"\xbd\x01\n" +
+	"\x05by_id\x18\x01 \x01(\tR\x04byId\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\tR\x04keysJ\x04\b\x02\x10\x03R\fin_any_order\"\xbd\x01\n" +
 	"\x16InspectDatasetResponse\x12,\n" +
 	"\adataset\x18\x01 \x01(\v2\x12.larder.v1.DatasetR\adataset\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x04R\bselected\x12+\n" +
 	"\asamples\x18\x03 \x03(\v2\x11.larder.v1.SampleR\asamples\x12,\n" +
-	"\alisting\x18\x04 \x01(\v2\x12.larder.v1.ListingR\alisting\"@\n" +
+	"\alisting\x18\x04 \x01(\v2\x12.larder.v1.ListingR\alisting\"h\n" +
 	"\x12ResolveKeysRequest\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\tR\adataset\x12\x10\n" +
-	"\x03ids\x18\x02 \x03(\x04R\x03ids\"B\n" +
+	"\x03ids\x18\x02 \x03(\x04R\x03ids\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\fR\x04keys\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"T\n" +
 	"\x13ResolveKeysResponse\x12+\n" +
-	"\asamples\x18\x01 \x03(\v2\x11.larder.v1.SampleR\asamples\"\x11\n" +
+	"\asamples\x18\x01 \x03(\v2\x11.larder.v1.SampleR\asamples\x12\x10\n" +
+	"\x03ids\x18\x02 \x01(\fR\x03ids\"\x11\n" +
 	"\x0fGetTiersRequest\"\xa0\x01\n" +
 	"\x10GetTiersResponse\x12%\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x0f.larder.v1.TierR\x05tiers\x12\x14\n" +

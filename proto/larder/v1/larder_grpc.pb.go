@@ -86,7 +86,7 @@ type LarderServiceClient interface {
 	ListDatasets(ctx context.Context, in *ListDatasetsRequest, opts ...grpc.CallOption) (*ListDatasetsResponse, error)
 	// InspectDataset shows a dataset and a few of its samples.
 	InspectDataset(ctx context.Context, in *InspectDatasetRequest, opts ...grpc.CallOption) (*InspectDatasetResponse, error)
-	// ResolveKeys translates sample ids of a dataset to keys (paths relative to its root).
+	// ResolveKeys translates sample ids of a dataset to keys (paths relative to its root), or keys to ids.
 	ResolveKeys(ctx context.Context, in *ResolveKeysRequest, opts ...grpc.CallOption) (*ResolveKeysResponse, error)
 	// GetTiers reports budget, use and content of every tier.
 	GetTiers(ctx context.Context, in *GetTiersRequest, opts ...grpc.CallOption) (*GetTiersResponse, error)
@@ -425,7 +425,7 @@ type LarderServiceServer interface {
 	ListDatasets(context.Context, *ListDatasetsRequest) (*ListDatasetsResponse, error)
 	// InspectDataset shows a dataset and a few of its samples.
 	InspectDataset(context.Context, *InspectDatasetRequest) (*InspectDatasetResponse, error)
-	// ResolveKeys translates sample ids of a dataset to keys (paths relative to its root).
+	// ResolveKeys translates sample ids of a dataset to keys (paths relative to its root), or keys to ids.
 	ResolveKeys(context.Context, *ResolveKeysRequest) (*ResolveKeysResponse, error)
 	// GetTiers reports budget, use and content of every tier.
 	GetTiers(context.Context, *GetTiersRequest) (*GetTiersResponse, error)
