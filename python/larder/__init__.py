@@ -16,8 +16,8 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 4. ``_digest``, ``_seeds``, ``_transform``, ``_foreign``, ``ops``, ``_builtin``: steps, in Python and built in.
 5. ``_dataset``, ``_items``, ``_alike``, ``_bulk``, ``_alarm``, ``_worker``, ``_crew``, ``_batches``: datasets in
    Python, the processes that run them and their steps, and batches of what they make.
-6. ``_native``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_places``, ``_stream``, ``_arguments``:
-   what a script asks for.
+6. ``_native``, ``_folders``, ``_listed``, ``_device``, ``_checks``, ``_ranks``, ``_mix``, ``_plan``, ``_places``,
+   ``_stream``, ``_arguments``: what a script asks for.
 7. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
 8. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.

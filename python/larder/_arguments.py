@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from . import _builtin, _checks, _crew, _daemon, _dataset, _mix, _plan, _ragged, _ranks, _stream, _torch, ops
+from ._folders import Native
 from ._messages import JobSpec
-from ._native import Native
 from ._plan import Plan
 from ._stream import Sampling
 from .errors import InvalidError
@@ -189,9 +189,7 @@ class Arguments:
                 hint = "steps in Python get all fields, and give their own"
             raise InvalidError("fields= is for image folders", subject="fields", hint=hint)
         fields = () if python else _checks.check_fields(self.fields, bool(self.return_index))
-        endpoint = None if self.endpoint is None else os.fspath(self.endpoint)
-        timeout = _TIMEOUT if self.timeout is None else _checks.seconds(self.timeout)
-        known_stop = _daemon.known_stop(endpoint)
+        endpoint, timeout, known_stop = self.reach()
         outlives = _checks.choice("on_daemon_loss", self.on_daemon_loss, ("wait", "raise")) == "wait"
         replace = _checks.flag("replace", self.replace)
         if output == "torch":
@@ -219,6 +217,12 @@ class Arguments:
             patient=self.timeout is None,
         )
         return Checked(settings, spec, timeout, plan)
+
+    def reach(self) -> tuple[str | None, float, str]:
+        """The daemon's socket, how many seconds a wait may take, and the `larder stop` that was before."""
+        endpoint = None if self.endpoint is None else os.fspath(self.endpoint)
+        timeout = _TIMEOUT if self.timeout is None else _checks.seconds(self.timeout)
+        return endpoint, timeout, _daemon.known_stop(endpoint)
 
     def sampled(self) -> Arguments:
         """The arguments with what ``sampler`` and ``batch_sampler`` mean as a Sampling.
@@ -295,9 +299,7 @@ class Arguments:
         looked = _dataset.Looked(uri)
         return self._making(place, output, _dataset.Part(looked, None, 0), _dataset.Identity(uri, "", True))
 
-    def _making(
-        self, place: _ranks.Place, output: Output, part: _dataset.Part, identity: _dataset.Identity
-    ) -> Plan:
+    def _making(self, place: _ranks.Place, output: Output, part: _dataset.Part, identity: _dataset.Identity) -> Plan:
         """What a recipe with steps in Python asks for."""
         self._callable("collate_fn")
         self._callable("worker_init_fn")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from . import _digest
 from ._caller import warn
-from .errors import InvalidError, NotSharedWarning
+from .errors import InvalidError, NotSharedWarning, OutOfRangeError
 
 _MOST = 2**32 - 2  # samples of a dataset
 _names = itertools.count()
@@ -165,9 +165,11 @@ def describe(dataset: Any) -> str:
 
 
 def _unwrap(dataset: Any) -> Part:
-    kind = _kind(dataset)
+    kind = kind_of(dataset)
     if kind == "Subset":
-        return _select(_unwrap(dataset.dataset), _numbers(dataset, dataset.indices))
+        part = _unwrap(dataset.dataset)
+        picked = chosen(dataset, dataset.indices, part.rows)
+        return Part(part.base, picked if part.indices is None else part.indices[picked], part.length)
     if kind == "ConcatDataset":
         return _concat(dataset)
     return Part(dataset, None, len(dataset))
@@ -176,7 +178,7 @@ def _unwrap(dataset: Any) -> Part:
 _GIVE = ("__getitem__", "__getitems__", "__len__")  # how a class gives its samples
 
 
-def _kind(dataset: Any) -> str:
+def kind_of(dataset: Any) -> str:
     """Which dataset of torch this is, if its samples are the plain ones of that class."""
     data = sys.modules.get("torch.utils.data")
     if data is not None:
@@ -186,27 +188,28 @@ def _kind(dataset: Any) -> str:
     return ""
 
 
-def _numbers(dataset: Any, indices: Any) -> Indices:
+def chosen(dataset: Any, indices: Any, rows: int) -> Indices:
+    """The indices of a Subset, of a dataset with so many samples; those below 0 count from its end.
+
+    Raises:
+        OutOfRangeError: the dataset does not have one of them.
+        InvalidError: they are no numbers.
+    """
     try:
         found = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
         if found.size and found.dtype.kind not in "iu":
             raise TypeError(f"they are of type {found.dtype}")
-        return found.astype(np.int64).reshape(-1)
+        found = found.astype(np.int64).reshape(-1)
     except (TypeError, ValueError, OverflowError) as e:
         raise InvalidError(f"{describe(dataset)}: its indices are no numbers of samples: {e}", subject="dataset") from e
-
-
-def _select(part: Part, indices: Indices) -> Part:
-    rows = part.rows
-    low = int(indices.min()) if len(indices) else 0
-    high = int(indices.max()) if len(indices) else -1
+    low = int(found.min()) if len(found) else 0
+    high = int(found.max()) if len(found) else -1
     if low < -rows or high >= rows:
-        raise InvalidError(
+        raise OutOfRangeError(
             f"a Subset has index {high if high >= rows else low}; its dataset has {rows} samples", subject="dataset",
             hint="indices go from 0 to len(dataset) - 1",
         )  # fmt: skip
-    indices = np.where(indices < 0, indices + rows, indices)
-    return Part(part.base, indices if part.indices is None else part.indices[indices], part.length)
+    return np.where(found < 0, found + rows, found) if low < 0 else found
 
 
 def _concat(dataset: Any) -> Part:
@@ -242,9 +245,7 @@ def in_order(part: Part) -> tuple[Part, str]:
     return Part(Listed(part), None, part.rows), f"~{mark}"
 
 
-def identity(
-    base: Any, name: str | None, version: int | str | None, mark: str = "", alone: bool = False
-) -> Identity:
+def identity(base: Any, name: str | None, version: int | str | None, mark: str = "", alone: bool = False) -> Identity:
     """The name of a dataset, with a mark behind it. Without one it is this process's own, which is said once.
 
     ``alone``: nothing of it is shared, so without a name each loader has one of its own, and only its own workers, with
@@ -309,7 +310,7 @@ def code(base: Any) -> str:
     own = _hugging_face(base)
     if own:
         return own
-    if _kind(base) == "ConcatDataset":
+    if kind_of(base) == "ConcatDataset":
         return "+".join(code(d) for d in base.datasets)
     if isinstance(base, Listed):
         return code(base.base)
@@ -330,7 +331,7 @@ def hint(part: Part, message: str) -> str:
             "one that it is a part of: give it another name=, or the whole dataset and a sampler= that repeats them"
         )
     base = part.base.base if isinstance(part.base, Listed) else part.base
-    bases = base.datasets if _kind(base) == "ConcatDataset" else [base]
+    bases = base.datasets if kind_of(base) == "ConcatDataset" else [base]
     if "code is" not in message or not any(_hugging_face(b) for b in bases):
         return ""
     return (

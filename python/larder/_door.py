@@ -17,7 +17,7 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
-from . import _checks, _dataset, _make, _native, _passes, _places, _samplers
+from . import _checks, _dataset, _folders, _make, _passes, _places, _samplers
 from ._arguments import Arguments
 from ._loader import Loader
 from ._native import NotNative
@@ -173,7 +173,7 @@ class Served:
         """Whether the dataset is another than the one that the job was made of, as far as that shows at once."""
         native = self.shared.settings.native
         if native is not None:
-            return not native.still(made.order.dataset)
+            return not native.still(of.dataset if made.follows else made.order.dataset)
         alone = self.shared.settings.place.world_size == 1 and self.given.get("name") is None
         return alone and len(of.dataset) != made.rows
 
@@ -259,7 +259,7 @@ class Door:
         if self.phase == "torch":
             return None
         try:
-            if _native.folder_of(of.dataset) is None or not _checks.flag("native", self.given.get("native", True)):
+            if _folders.folder_of(of.dataset) is None or not _checks.flag("native", self.given.get("native", True)):
                 return self._without_folder(of, "")
             return self._job(of, _make.of_folder)
         except NotNative as e:
@@ -328,7 +328,8 @@ class Door:
             return
         made = served.made
         assert made is not None
-        if not made.follows and made.order.ranks is None and _places.is_place(saved) and made.read:
+        chosen = served.shared.settings.sampling is None and made.order.ranks is None  # the daemon chooses the order
+        if chosen and _places.is_place(saved):
             served.remake(of, True)  # the state was saved when the sampler itself said which samples come
         served.loader.load_state_dict(saved)
 

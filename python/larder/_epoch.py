@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from . import _clock, _connection, _finalizer, _lease, _places, _reconnect, _ring, _torch, _unread, _wire
 from ._caller import warn
+from ._listed import Rows
 from ._messages import EpochEnd, Sizes
 from ._mix import Mixer
 from ._opaque import Unreadable
@@ -404,6 +405,8 @@ def _hand_out(shared: Shared, run: Run, f: Frame, b: BatchHeader, waited: float)
         values = run.mixer.mix(shared.settings.fields, values, hwc, run.epoch, run.before + b.step)
     elif keeps:
         values = [_ring.copy(v) for v in values]
+    if isinstance(shared.form, Rows) and shared.form.given and run.stream is not None:
+        values[-1] = run.stream.numbers(b.step, values[-1])
     if shared.form is not None:
         rows = _unread.rows(run, b)
         values = values if rows is None else _unread.left(values, rows)

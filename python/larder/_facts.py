@@ -8,6 +8,7 @@ from . import _checks, _connection, _messages, _wire
 from ._messages import Empty, InspectDatasetRequest
 from ._shared import Shared
 from ._stats import ClientStats, Quarantined, Stats
+from .errors import InvalidError
 
 
 class Sampler:
@@ -68,6 +69,9 @@ class Facts:
     @property
     def num_samples(self) -> int:
         """Samples of the subset, over all ranks; also when only the remainder of an epoch comes."""
+        native = self._shared.settings.native
+        if native is not None:
+            return len(native.ids)
         _connection.know(self._shared)
         return int(self._shared.job.get("subsetSize") or 0)
 
@@ -132,6 +136,9 @@ class Facts:
         """
         wanted = [_checks.integer("id", i, 0, 2**63 - 1) for i in ids]
         shared = self._shared
+        native = shared.settings.native
+        if native is not None:  # a batch has positions
+            wanted = [int(native.ids[i]) if i < len(native.ids) else 2**32 - 1 for i in wanted]
         _connection.know(shared)
         body: _messages.ResolveKeysRequest = {"dataset": shared.uri, "ids": [str(i) for i in wanted]}
         samples = _connection.call(shared, _messages.RESOLVE_KEYS, body).get("samples") or []
@@ -193,6 +200,11 @@ class Facts:
         """
         expression = _checks.subset_text(subset)
         shared = self._shared
+        if shared.settings.native is not None:
+            raise InvalidError(
+                "the dataset says which samples there are", subject="subset",
+                hint="change its list, or give larder.Loader the folder, 'imagefolder:DIR'",
+            )  # fmt: skip
         with shared.lock:
             if shared.ended is not None:
                 raise shared.ended

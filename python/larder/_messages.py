@@ -343,6 +343,7 @@ class RegisterJobResponse(TypedDict, total=False):
     created: bool
     resumed: Resumed
     datasetNotes: list[str]
+    fingerprint: str
 
 
 class JobRequest(TypedDict):
@@ -426,7 +427,7 @@ class Listing(TypedDict, total=False):
     """Digests of a dataset's list of samples."""
 
     byId: str
-    inAnyOrder: Integer
+    keys: str
 
 
 class InspectDatasetResponse(TypedDict, total=False):
@@ -436,11 +437,13 @@ class InspectDatasetResponse(TypedDict, total=False):
     listing: Listing
 
 
-class ResolveKeysRequest(TypedDict):
-    """Asks for the keys of sample ids."""
+class ResolveKeysRequest(TypedDict, total=False):
+    """Asks for the keys of sample ids, or for the ids of keys."""
 
     dataset: str
     ids: list[str]
+    keys: str
+    more: bool
 
 
 class SampleMessage(TypedDict, total=False):
@@ -451,9 +454,10 @@ class SampleMessage(TypedDict, total=False):
 
 
 class ResolveKeysResponse(TypedDict, total=False):
-    """One sample for each id, in the same order."""
+    """One sample for each id, or one id for each key, in the same order."""
 
     samples: list[SampleMessage]
+    ids: str
 
 
 class GetStatsResponse(TypedDict, total=False):

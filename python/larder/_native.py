@@ -1,4 +1,4 @@
-"""torchvision's ImageFolder as a dataset of the daemon, where both give the same bits.
+"""Transforms of torchvision as ops of the daemon, where both give the same bits.
 
 Every attribute of every transform is looked at. What is not known to give equal bits (docs/parity.md) is not
 translated, and the dataset runs in worker processes as any other does.
@@ -6,22 +6,15 @@ translated, and the dataset runs in worker processes as any other does.
 
 from __future__ import annotations
 
-import hashlib
-import os
+import inspect
 import sys
-import zlib
+import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from . import _foreign, ops
-from ._messages import Listing
 from .errors import InvalidError
 
-_FORMATS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 _TENSORS = {"ToTensor": "float", "PILToTensor": "bytes", "ToImage": "bytes"}  # what an image becomes
 _CASTS = ("ConvertImageDtype", "ToDtype")
@@ -34,115 +27,8 @@ _V2_DIFFERS = {  # in last bits, or more
 }
 
 
-@dataclass(frozen=True)
-class Native:
-    """A folder of images, and the ops that give what its dataset gives."""
-
-    uri: str
-    root: str  # as the paths of samples begin
-    transform: list[ops.Op]
-    samples: list[tuple[str, int]]  # of the dataset when it was looked at
-
-    def still(self, dataset: Any) -> bool:
-        """Whether the dataset is what it was; of its samples the objects are compared, 5 ms for a million."""
-        try:
-            now = _parts(dataset)
-        except NotNative:
-            return False
-        return (now.uri, now.transform) == (self.uri, self.transform) and now.samples == self.samples
-
-    def lists(self, listing: Listing, in_any_order: bool) -> bool:
-        """Whether the daemon has the same samples under the same numbers, or, ``in_any_order``, under any.
-
-        Raises:
-            NotNative: a sample is no file below the root with a number.
-        """
-        text, labels = self._listed()
-        if hashlib.sha256(text + labels.astype("<i8").tobytes()).hexdigest() == listing.get("byId"):
-            return True
-        return in_any_order and _sum(text, labels) == int(listing.get("inAnyOrder") or 0)
-
-    def _listed(self) -> tuple[bytes, npt.NDArray[np.int64]]:
-        """The keys of the samples, each with a zero byte behind it, and their labels."""
-        samples = self.samples
-        if set(map(type, samples)) - {tuple} or set(map(len, samples)) - {2}:
-            raise NotNative("its list of samples has other entries than (path, label)")
-        paths, labels = [p for p, _ in samples], [y for _, y in samples]
-        if set(map(type, paths)) - {str} or set(map(type, labels)) - {int}:
-            raise NotNative("its list of samples has paths that are no strings, or labels that are no integers")
-        try:
-            return _keys(paths, self.root), np.fromiter(labels, np.int64, len(labels))
-        except (OverflowError, UnicodeEncodeError):
-            raise NotNative("its list of samples has labels beyond 64 bits, or paths that no file has") from None
-
-
-def _sum(text: bytes, labels: npt.NDArray[np.int64]) -> int:
-    """``Listing.in_any_order`` of larder.proto."""
-    keys = text.split(b"\0")[: len(labels)]
-    x = np.fromiter(map(zlib.crc32, keys), np.uint64, len(keys)) << np.uint64(32)
-    x = (x | np.fromiter(map(zlib.adler32, keys), np.uint64, len(keys))) + labels.view(np.uint64) * _GAMMA
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return int((x ^ (x >> np.uint64(31))).sum(dtype=np.uint64))
-
-
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _keys(paths: list[str], root: str) -> bytes:
-    """The paths below a root, with a zero byte behind each."""
-    begin = os.fsencode(os.path.join(root, ""))
-    text = b"\0" + os.fsencode("\0".join(paths)) + b"\0"
-    if text.count(b"\0") != len(paths) + 1 or text.count(b"\0" + begin) != len(paths):
-        raise NotNative("its list of samples has files that are not below its root")
-    return text.replace(b"\0" + begin, b"\0")[1:]
-
-
 class NotNative(Exception):
     """Why a dataset stays in Python; the message says it in words."""
-
-
-def folder_of(dataset: Any) -> Any:
-    """The ImageFolder that a dataset is, or is a Subset of; None where there is none."""
-    data, folder = sys.modules.get("torch.utils.data"), sys.modules.get("torchvision.datasets.folder")
-    if data is None or folder is None:
-        return None
-    while isinstance(dataset, data.Subset):
-        dataset = dataset.dataset
-    return dataset if isinstance(dataset, folder.ImageFolder) else None
-
-
-def convert(dataset: Any) -> Native:
-    """The folder and the ops of an ImageFolder.
-
-    Raises:
-        NotNative: it is none, or one of its parameters has no counterpart with equal bits.
-    """
-    native = _parts(dataset)
-    return replace(native, samples=list(native.samples))
-
-
-def _parts(dataset: Any) -> Native:
-    """The same with the dataset's own list of samples."""
-    inside = folder_of(dataset)
-    if inside is None:
-        raise NotNative("it is no torchvision.datasets.ImageFolder")
-    if inside is not dataset:
-        raise NotNative("it is a Subset, and the daemon takes whole folders, with subset= of larder.Loader")
-    vision, folder = sys.modules["torchvision"], sys.modules["torchvision.datasets.folder"]
-    if type(dataset) is not folder.ImageFolder:
-        raise NotNative(f"{type(dataset).__qualname__} is a class of its own")
-    if dataset.loader is not folder.default_loader or vision.get_image_backend() != "PIL":
-        raise NotNative("it has a loader of its own")
-    if dataset.target_transform is not None:
-        raise NotNative("it has a target_transform")
-    if tuple(dataset.extensions or ()) != _FORMATS:
-        raise NotNative("it has an is_valid_file of its own")
-    if type(dataset.samples) is not list:
-        raise NotNative("its list of samples is no list")
-    root = os.path.expanduser(os.fspath(dataset.root))
-    uri = f"imagefolder:{os.path.abspath(root)}"
-    return Native(uri, root, recipe(dataset.transform), dataset.samples)
 
 
 def recipe(transform: Any) -> list[ops.Op]:
@@ -199,6 +85,10 @@ def _flat(t: Any) -> Iterator[tuple[Any, bool]]:
     """The steps of a transform, and whether each is one of torchvision.transforms.v2."""
     if t is None:
         return
+    inner = _wrapped(t)
+    if inner is not None:
+        yield from _flat(inner)
+        return
     name, v2 = type(t).__name__, _foreign.of_v2(t)
     module = sys.modules.get("torchvision.transforms" + ".v2" * v2)
     if module is None or type(t) is not getattr(module, name, None):
@@ -210,6 +100,39 @@ def _flat(t: Any) -> Iterator[tuple[Any, bool]]:
             yield from _flat(x)
     else:
         yield t, v2
+
+
+def _wrapped(t: Any) -> Any:
+    """What an object calls on an image and no more, as presets do that are written around a Compose; None: it does not.
+
+    The code of its ``__call__`` must be that of ``_form`` below, which loads no constant and no global name: it looks
+    up one attribute of the object, calls it, and returns what that gives.
+    """
+    call = getattr(type(t), "__call__", None)  # noqa: B004 - as Python looks it up
+    if not isinstance(call, types.FunctionType) or getattr(type(t), _LOOKUP) is not getattr(object, _LOOKUP):
+        return None
+    code, form = call.__code__, _FORM
+    same = all(getattr(code, n, None) == getattr(form, n, None) for n in _CODE)
+    if not same or len(code.co_names) != 1 or (code.co_flags ^ form.co_flags) & _KINDS_OF_CODE:
+        return None
+    held = getattr(t, "__dict__", {}).get(code.co_names[0])
+    name = code.co_names[0]
+    if held is None or hasattr(type(inspect.getattr_static(type(t), name, None)), "__set__"):
+        return None
+    return held
+
+
+def _form(self: Any, image: Any) -> Any:
+    return self.transforms(image)
+
+
+_LOOKUP = "__getattribute__"
+_FORM = _form.__code__
+_CODE = (
+    *("co_code", "co_exceptiontable", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals"),
+    *("co_cellvars", "co_freevars"),
+)
+_KINDS_OF_CODE = 0x04 | 0x08 | 0x20 | 0x80 | 0x200  # *args, **kw, generators, coroutines, both
 
 
 def _op(t: Any, name: str, v2: bool) -> ops.Op:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from . import _builtin, _clock, _daemon, _dataset, _messages, _mix, _nested, _torch
+from . import _builtin, _clock, _daemon, _dataset, _listed, _messages, _mix, _nested, _torch
 from ._batches import Batches
 from ._caller import warn
 from ._messages import Empty, IndexingMessage, JobRequest, RegisterJobRequest, RegisterJobResponse, Resumed
 from ._ragged import Ragged
-from ._session import Session
+from ._session import Aside, Session
 from ._shared import Loaded, Shared
 from .errors import (
     DatasetWarning,
@@ -26,6 +26,9 @@ from .errors import (
 
 _PATIENCE = 1.0  # seconds: the daemon may not have seen the end of a predecessor yet
 _LOOK = 5.0  # seconds a registration waits before it says how far the index of its dataset is
+SLOW = (
+    "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, or raise timeout="
+)
 _STATUS = 1.0  # seconds that it waits for what it says then
 _warned: set[tuple[str, str]] = set()  # datasets and notes that this process was warned of
 
@@ -53,6 +56,8 @@ def register(shared: Shared, s: Session, deadline: float) -> None:
     answer = _register(shared, s, body, deadline)
     shared.job = answer.get("job") or {}
     _shape(shared)
+    if shared.settings.native is not None:
+        _listed.confirm(shared.settings.native, s, str(answer.get("fingerprint", "")), deadline)
     if shared.rank == 0:
         for note in answer.get("datasetNotes") or ():
             _warn_once(str(spec.get("dataset", "")), str(note))
@@ -67,17 +72,19 @@ def _register(shared: Shared, s: Session, body: RegisterJobRequest, deadline: fl
     patience = _clock.monotonic() + (shared.timeout if several else min(_PATIENCE, shared.timeout))
     while True:
         try:
-            return s.call(_messages.REGISTER_JOB, body, deadline, (_LOOK, lambda: _tell_index(s)))
+            return s.call(_messages.REGISTER_JOB, body, deadline, aside(s))
         except DeadlineError as e:
-            e.hint = (
-                "a large dataset takes long to index the first time: `larder dataset add URI` does it beforehand, "
-                "or raise timeout="
-            )
+            e.hint = SLOW
             raise
         except RankHeldError:
             if _clock.monotonic() > min(patience, deadline - 0.1):
                 raise
             _clock.sleep(0.05)
+
+
+def aside(s: Session) -> Aside:
+    """Says how far the index is that a request waits for."""
+    return _LOOK, lambda: _tell_index(s)
 
 
 def _tell_index(s: Session) -> None:

@@ -18,6 +18,7 @@ from . import _finalizer
 from ._arguments import Settings
 from ._batches import Batches
 from ._finalizer import Resources
+from ._listed import Rows
 from ._makers import Makers
 from ._messages import Job, JobSpec, Sizes, Token
 from ._places import Place
@@ -70,7 +71,7 @@ class Shared:
     timeout: float  # seconds that any wait may take
     observe: Callable[[Shared, Run, Sizes], Observer | None]  # makes the observer of an epoch that begins
     plan: Plan | None = None  # of a dataset in Python
-    form: Batches | None = None  # how its batches are made
+    form: Batches | Rows | None = None  # how its batches are made
 
     # The connection.
     lock: threading.RLock = field(default_factory=threading.RLock)

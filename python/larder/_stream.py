@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from . import _places, _seeds, _wire
 from ._places import Place
 from ._session import Session
-from .errors import InvalidError
+from .errors import InvalidError, OutOfRangeError
 
 _HEAD = struct.Struct("<IIII")  # epoch, step of the first batch, flags, batches
 _END = 1
@@ -75,6 +75,15 @@ class Sampling:
         return {**self.__dict__, "first": None}
 
 
+class _Known(NamedTuple):
+    """A batch that was taken from the sampler."""
+
+    step: int
+    packed: bytes
+    picks: int  # checksum of all picks up to it
+    numbers: npt.NDArray[np.int64]  # as the sampler gave them
+
+
 class Epoch:
     """One pass of a sampler, as far as the daemon may know of it.
 
@@ -94,14 +103,15 @@ class Epoch:
         else:
             self.before = place.before
             self.batches, self.first = _continued(of, place)  # first: checksum of what the place has behind it
-        self.known: collections.deque[tuple[int, bytes, int]] = collections.deque()  # step, packed, checksum
+        self.known: collections.deque[_Known] = collections.deque()
         self.drawn = 0  # batches that were taken from the sampler
         self.sent = 0  # the first step that session was not sent
         self.session: Session | None = None
         self.over = False  # the sampler has no more
         self.ended = False  # session was told
         self.failed: BaseException | None = None  # the sampler raised
-        self.large: bytes | None = None  # the batch behind those that were drawn, if it is too large for the job
+        # The batch behind those that were drawn, if it is too large for the job.
+        self.large: tuple[bytes, npt.NDArray[np.int64]] | None = None
 
     def due(self, step: int) -> bool:
         """Whether the daemon is to be told of more batches; ``step`` is the next one to be handed out."""
@@ -109,7 +119,20 @@ class Epoch:
 
     def picks(self, step: int) -> int:
         """Checksum of all picks before a step, which is not below that of the last ``tell``."""
-        return next((x for at, _, x in self.known if at == step - 1), self.first)
+        return next((k.picks for k in self.known if k.step == step - 1), self.first)
+
+    def numbers(self, step: int, ids: Any) -> npt.NDArray[np.int64]:
+        """What the sampler gave for the rows of a batch; ``ids`` are their samples, some of which may be left out."""
+        picked = next((k.numbers for k in self.known if k.step == step), np.empty(0, np.int64))
+        if len(picked) == len(ids):
+            return picked
+        asked = (picked if self.of.rows is None else self.of.rows[picked]).tolist()
+        rows, at = [], 0
+        for i in ids.tolist():
+            at = asked.index(i, at)
+            rows.append(at)
+            at += 1
+        return picked[rows]
 
     def tell(self, s: Session, step: int, deadline: float) -> None:
         """Tells the daemon of more batches, or of all that it may have lost.
@@ -123,7 +146,7 @@ class Epoch:
             self.session, self.sent, self.ended = s, step, False
         elif not self.due(step):
             return
-        while self.known and self.known[0][0] < step - 1:
+        while self.known and self.known[0].step < step - 1:
             self.known.popleft()
         self._draw(step)
         if self.large is not None and step == self.drawn:
@@ -131,13 +154,13 @@ class Epoch:
         while self.sent < self.drawn or (self.over and not self.ended):
             first, size = self.sent, 0
             batches: list[bytes] = []
-            for at, packed, _ in self.known:
-                if at < first:
+            for k in self.known:
+                if k.step < first:
                     continue
-                if batches and size + len(packed) > _FRAME:
+                if batches and size + len(k.packed) > _FRAME:
                     break
-                batches.append(packed)
-                size += len(packed)
+                batches.append(k.packed)
+                size += len(k.packed)
             last = self.over and first + len(batches) == self.drawn
             head = _HEAD.pack(self.number, first, _END if last else 0, len(batches))
             s.send(_wire.PICKS, head + b"".join(batches), deadline, "the daemon to read which samples come next")
@@ -156,41 +179,37 @@ class Epoch:
                 if batch is None:
                     self.over = True
                 else:
-                    packed = _pack(self.of, batch, self.drawn)
-                    if _rows(packed) > self.of.size:
-                        self.large = packed
+                    packed, numbers = _pack(self.of, batch, self.drawn)
+                    if len(numbers) > self.of.size:
+                        self.large = packed, numbers
                     else:
-                        self._append(packed)
+                        self._append(packed, numbers)
             except BaseException as e:
                 self.failed = e  # what it has left is not known any more
                 raise
 
 
-    def _append(self, packed: bytes) -> None:
-        before = self.known[-1][2] if self.known else self.first
-        self.known.append((self.drawn, packed, zlib.crc32(packed, before)))
+    def _append(self, packed: bytes, numbers: npt.NDArray[np.int64]) -> None:
+        before = self.known[-1].picks if self.known else self.first
+        self.known.append(_Known(self.drawn, packed, zlib.crc32(packed, before), numbers))
         self.drawn += 1
 
     def grow(self, step: int) -> Sampling:
         """What the sampler says to a job of larger batches, whose first step is this one."""
         assert self.large is not None
-        self.of = dataclasses.replace(self.of, size=min(_MOST, max(_rows(self.large), 2 * self.of.size)))
+        self.of = dataclasses.replace(self.of, size=min(_MOST, max(len(self.large[1]), 2 * self.of.size)))
         self.first = self.picks(step)
         self.known.clear()
         self.drawn = self.sent = 0
         self.session, self.ended = None, False
-        self._append(self.large)
+        self._append(*self.large)
         self.large = None
         return self.of
 
 
-def _rows(packed: bytes) -> int:
-    return len(packed) // 4 - 1
-
-
-def _pack(of: Sampling, batch: Iterable[Any], step: int) -> bytes:
-    """A batch as PICKS has it."""
-    ids = _numbers(batch)
+def _pack(of: Sampling, batch: Iterable[Any], step: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """A batch as PICKS has it, and as the sampler gave it."""
+    numbers = ids = _numbers(batch)
     if not 0 < len(ids) <= _MOST:
         raise InvalidError(
             f"batch {step} of the batch_sampler has {len(ids)} samples; a batch has 1 to {_MOST}",
@@ -200,7 +219,7 @@ def _pack(of: Sampling, batch: Iterable[Any], step: int) -> bytes:
     low, high = int(ids.min()), int(ids.max())
     most = _IDS if of.samples is None else of.samples
     if low < 0 or high >= most:
-        raise InvalidError(
+        raise OutOfRangeError(
             f"the sampler gave index {low if low < 0 else high} in batch {step}"
             + ("" if of.samples is None else f"; the dataset has {most} samples"),
             subject="sampler",
@@ -208,7 +227,7 @@ def _pack(of: Sampling, batch: Iterable[Any], step: int) -> bytes:
         )
     if of.rows is not None:
         ids = of.rows[ids]
-    return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes()
+    return struct.pack("<I", len(ids)) + ids.astype("<u4").tobytes(), numbers
 
 
 def _continued(of: Sampling, place: Place) -> tuple[Iterator[list[Any]], int]:
@@ -221,7 +240,7 @@ def _continued(of: Sampling, place: Place) -> tuple[Iterator[list[Any]], int]:
     with _places.put_back(of.indices, place.before):
         batches = of.batches()
         for step, batch in enumerate(itertools.islice(batches, place.step)):
-            picks = zlib.crc32(_pack(of, batch, step), picks)
+            picks = zlib.crc32(_pack(of, batch, step)[0], picks)
         place.require(picks)
         first = list(itertools.islice(batches, 1))  # what draws when its pass begins has drawn then
     return itertools.chain(first, batches), picks

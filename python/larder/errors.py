@@ -2,6 +2,7 @@
 
     Error                       reason, subject, message, hint, retry_after
     ├── InvalidError            also ValueError: an argument, subset, recipe or name that cannot work
+    │   └── OutOfRangeError     also IndexError: an index that the dataset does not have
     ├── NotFoundError           no such job or dataset, or a folder that cannot be read
     ├── RankHeldError           a live process holds this (job, rank)
     ├── StaleError              an iterator or attachment that something newer replaced
@@ -64,6 +65,10 @@ class InvalidError(Error, ValueError):
     """An argument, subset, recipe, size or name that can never work as given."""
 
     default_reason = "INVALID_ARGUMENT"
+
+
+class OutOfRangeError(InvalidError, IndexError):
+    """An index of a sample that its dataset does not have."""
 
 
 class NotFoundError(Error):
@@ -212,7 +217,7 @@ class NotSharedWarning(UserWarning):
 
 
 class NativeWarning(UserWarning):
-    """Who prepares a torchvision ImageFolder: the daemon, with the same bits, or the dataset itself, and why."""
+    """Workers run a torchvision ImageFolder, not the daemon itself; the message says why."""
 
 
 class RandomItemWarning(UserWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -126,7 +127,9 @@ def as_float(path, label):
 
 
 def elsewhere(path, label):
-    return shutil.copy(path, f"{path}.elsewhere.jpg"), label
+    other = path.replace("images", "other")
+    os.makedirs(os.path.dirname(other), exist_ok=True)
+    return shutil.copy(path, other), label
 
 
 @pytest.mark.parametrize("entry", [listed, as_bool, as_float, elsewhere], ids=lambda f: f.__name__)

@@ -7,7 +7,6 @@ import shutil
 import warnings
 
 import pytest
-from real import draw
 from test_e2e_python import loader_of, same
 
 import larder
@@ -138,24 +137,47 @@ def test_erased_boxes_lie_in_images_that_are_else_torchvisions(loader_of, torch,
 
 
 def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small, capfd, monkeypatch):
-    monkeypatch.setattr(_door, "_said", set())
     from torchvision import datasets
     from torchvision import transforms as T
 
+    monkeypatch.setattr(_door, "_said", set())  # other tests have the same folder
+
     class Own(datasets.ImageFolder):
-        pass
+        def __len__(self):
+            return 4
+
+    class Computed(datasets.ImageFolder):
+        @property
+        def transform(self):
+            return self.steps
+
+        @transform.setter
+        def transform(self, steps):
+            self.steps = steps
+
+    class Drawn:
+        """A preset that does more than to call what it holds."""
+
+        def __init__(self):
+            self.transforms = T.RandomHorizontalFlip(1.0)
+
+        def __call__(self, image):
+            return self.transforms(image).convert("RGB")
 
     def folder(*steps, kind=datasets.ImageFolder):
         return kind(str(small), T.Compose([T.CenterCrop(8), *steps, T.ToTensor()]))
 
-    part = torch.utils.data.Subset(folder(), range(5))
+    counted = datasets.ImageFolder(str(small), folder().transform, target_transform=lambda y: y + 1)
+    part = torch.utils.data.Subset(counted, range(5))
     cases = [
         (folder(T.RandomRotation(5, fill=0.5)), {}, "RandomRotation has fill=0.5"),
         (folder(T.RandomPerspective()), {}, "RandomPerspective has no counterpart"),
         (folder(T.RandomRotation(4000)), {}, "degrees is .*, not two numbers from -3600 to 3600"),
-        (folder(kind=Own), {}, "Own is a class of its own"),
-        (folder(), {"name": "named"}, "name= is given"),
-        (part, {}, "it is a Subset"),
+        (folder(kind=Own), {}, "Own has a __len__ of its own"),
+        (folder(kind=Computed), {}, "Computed has a transform that is computed"),
+        (folder(Drawn()), {}, "Drawn is none of torchvision.transforms"),
+        (folder(), {"collate_fn": lambda items: torch.utils.data.default_collate(items)}, "collate_fn= is given"),
+        (part, {}, "it has a target_transform: give the labels that it makes to dataset.samples"),
     ]
     for dataset, kw, why in cases:
         capfd.readouterr()
@@ -170,29 +192,15 @@ def test_why_workers_run_an_image_folder_is_said_once(loader_of, torch, small, c
 
 
 @pytest.mark.filterwarnings("always::larder.NativeWarning")
-def test_a_loader_of_larder_warns_which_way_a_folder_goes(real, small):
+def test_a_loader_of_larder_warns_where_workers_run_a_folder(real, small, monkeypatch):
     from torchvision import datasets
     from torchvision import transforms as T
 
-    cases = ((T.CenterCrop(8), "the daemon prepares this"), (T.Pad(3), "runs as any dataset in Python does"))
-    for step, words in cases:
-        folder = datasets.ImageFolder(str(small), T.Compose([step, T.Resize((8, 8)), T.ToTensor()]))
-        with pytest.warns(larder.NativeWarning, match=words):
-            real(folder, batch_size=4)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", larder.NativeWarning)
-            real(folder, batch_size=4)
-
-
-def test_a_folder_that_has_changed_runs_as_it_was(loader_of, torch, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(_door, "_said", set())
-    from torchvision import datasets
-    from torchvision import transforms as T
-
-    root = draw(tmp_path / "images", 2, 3)
-    dataset = datasets.ImageFolder(str(root), T.Compose([T.CenterCrop(8), T.ToTensor()]))
-    shutil.copy(root / "class000" / "000.jpg", root / "class000" / "zzz.jpg")
-    ours = loader_of(dataset, batch_size=6)
-    assert "its list has 6 samples and the folder 7" in capfd.readouterr().err
-    (got,), (want,) = ours, torch.utils.data.DataLoader(dataset, batch_size=6)
-    same(torch, got, want)
+    monkeypatch.setattr(larder._make, "_said", set())
+    folder = datasets.ImageFolder(str(small), T.Compose([T.Pad(3), T.Resize((8, 8)), T.ToTensor()]))
+    with pytest.warns(larder.NativeWarning, match=rf"the ImageFolder of {small} runs as any dataset in Python does"):
+        real(folder, batch_size=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", larder.NativeWarning)
+        real(folder, batch_size=4)
+        real(datasets.ImageFolder(str(small), T.Compose([T.Resize((8, 8)), T.ToTensor()])), batch_size=4)
