@@ -18,7 +18,7 @@ func Catalogue() []Entry {
 			"choose another name; for jobs, the message lists what differs"},
 		{RankHeld, "a live client holds this rank of this job",
 			"the message names the process; end it, or use another `job=` or `rank=`. Within one process, an older " +
-				"Loader that no loop iterates gives way by itself; `Loader(replace=True)` replaces one that is iterated"},
+				"Loader gives way to a newer one; `Loader(replace=True)` replaces a newer one that is iterated"},
 		{Stale,
 			"a newer client took the rank over, the client was idle for longer than `jobs.idle_timeout`, " +
 				"or the daemon took the slot back",
