@@ -25,6 +25,7 @@ from ._waits import Waiting
 from ._wire import BatchHeader, Frame
 from .errors import DatasetWarning, Error, JobEndedError, KeptBatchesWarning, StaleError, UnavailableError, of_item
 
+_OTHER_SEED = 0x9E3779B97F4A7C15
 Batch = Any  # a tuple of the fields; of a dataset in Python, what its items are made of
 
 
@@ -174,6 +175,8 @@ def _grown(shared: Shared, run: Run) -> Run:
         run.done = True
         shared.settings = dataclasses.replace(shared.settings, sampling=sampling)
         shared.spec["batchSize"] = sampling.size
+        # Its instances are numbered from the beginning: under the seed of before a sample would come as it was.
+        shared.spec["seed"] = str((int(shared.spec.get("seed") or 0) + _OTHER_SEED) % 2**64)
         place = _places.place(there)
         shared.begin_at(place)
         new = _connection.outlive(shared, lambda s: _start(shared, s))

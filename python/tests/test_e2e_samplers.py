@@ -360,6 +360,22 @@ def test_batches_that_grow(loader_of, workers):
         assert [b.tolist() for b in loader] == GROWING and len(loader) == len(GROWING)
 
 
+class Draws:
+    """Every item is a draw."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return torch.randint(1 << 40, ())
+
+
+def test_no_draw_comes_twice_when_batches_grow(loader_of):
+    loader = loader_of(Draws(), batch_sampler=Listed([[0], [0], [0, 0, 0], [0], [0] * 20, [0]]))
+    drawn = [x for _ in range(2) for batch in loader for x in batch.tolist()]
+    assert len(drawn) == len(set(drawn)) == 54
+
+
 def test_a_state_between_batches_that_grow(loader_of):
     """Also at those where the job was just replaced, or is about to be."""
     for stop in (0, 1, 2, 6, 8):
