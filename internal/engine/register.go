@@ -96,11 +96,14 @@ func (e *Engine) register(
 		return nil, err
 	}
 	if live {
-		if err := old.sameAs(j); err != nil {
+		refusal := old.sameAs(j)
+		if refusal == nil {
+			v, err := e.views.describe(ctx, old.ID)
+			return answer(v, old, &larderv1.RegisterJobResponse{}), err
+		}
+		if err := e.jobs.giveWay(ctx, e.rings, old, refusal); err != nil {
 			return nil, err
 		}
-		v, err := e.views.describe(ctx, old.ID)
-		return answer(v, old, &larderv1.RegisterJobResponse{}), err
 	}
 	if err := e.admit(ctx, j, reg); err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"larder/internal/nearest"
 	"larder/internal/resume"
 	"larder/internal/source"
+	"larder/jobs"
 	"larder/tiers/disk"
 )
 
@@ -261,13 +262,39 @@ func (r *registry) takeOver(
 		}
 	}
 	return nil, func() error {
-		_, err := r.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
-			return coordinator.Kill{Token: t, Job: old.ID,
-				Reason: "its client loaded a state, and continues as another job of that name"}
-		})
-		if errs.Is(err, errs.JobEnded) {
-			return nil
-		}
-		return err
+		return r.kill(ctx, old, "its client loaded a state, and continues as another job of that name")
 	}, nil
+}
+
+// kill ends a job.
+func (r *registry) kill(ctx context.Context, j *job, why string) error {
+	_, err := r.loop.ask(context.WithoutCancel(ctx), func(t coordinator.Token) coordinator.Event {
+		return coordinator.Kill{Token: t, Job: j.ID, Reason: why}
+	})
+	if errs.Is(err, errs.JobEnded) {
+		return nil
+	}
+	return err
+}
+
+// giveWay ends a job that had clients and has none that lives, for another one of its name; else it returns refusal.
+func (r *registry) giveWay(ctx context.Context, rings *ring.Set, old *job, refusal error) error {
+	v, err := r.loop.lookup(ctx, old.ID)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return refusal
+	}
+	had := v.State == jobs.Suspect
+	for rank := range v.Ranks {
+		if rings.Lives(old.ID, rank) {
+			return refusal
+		}
+		had = had || v.Ranks[rank].Attaches > 0
+	}
+	if !had { // who registered it is yet to come
+		return refusal
+	}
+	return r.kill(ctx, old, "its clients ended, and another job of that name was registered")
 }

@@ -183,6 +183,20 @@ func peerPidfd(c *net.UnixConn) (int, error) {
 	return fd, nil
 }
 
+// Over reports whether the process has ended.
+func (e *Exit) Over() bool {
+	raw, err := e.f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	over := false
+	err = raw.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		over = err == nil && n > 0
+	})
+	return err == nil && over
+}
+
 // Wait returns nil once the process has ended, and an error when Close was called first.
 func (e *Exit) Wait() error {
 	raw, err := e.f.SyscallConn()

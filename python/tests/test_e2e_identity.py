@@ -54,3 +54,35 @@ def test_containers_of_one_host_name_do_not_meet(server, small):
         names.append(p.stdout.readline().strip())
     outs = [p.communicate("\n", timeout=PATIENCE)[1] for p in both]
     assert len(set(names)) == 2 and all(":1/small" in n for n in names), (names, outs)
+
+
+TAKES = """
+import sys, larder
+uri, batch, rank, world = sys.argv[1], *map(int, sys.argv[2:5])
+loader = larder.Loader(uri, batch_size=batch, job="exp", timeout=120, rank=rank, world_size=world)
+if world == 1:
+    next(it := iter(loader))
+print(len(loader), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_killed_job_gives_way_to_another_description(server, small):
+    """Started again at once with another batch size, then as two ranks; a job whose client lives does not give way."""
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent), "LARDER_SOCKET": server.socket}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+    def start(*arguments):
+        command = [sys.executable, "-c", TAKES, f"imagefolder:{small}", *map(str, arguments)]
+        return subprocess.Popen(command, env=env, **pipes)
+
+    for batch, batches in ((8, "9"), (6, "12"), (9, "8")):
+        p = start(batch, 0, 1)
+        assert p.stdout.readline().strip() == batches
+        other = start(4, 0, 1)
+        assert "exists with another spec: batch_size" in other.communicate(timeout=PATIENCE)[1]
+        p.kill()
+        p.communicate(timeout=PATIENCE)
+    p = start(9, 0, 2)
+    assert p.stdout.readline().strip() == "4"
+    p.communicate("\n", timeout=PATIENCE)

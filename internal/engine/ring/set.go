@@ -183,6 +183,31 @@ func (s *Set) Holder(job ident.JobID, rank int) (peer shm.Peer, held bool) {
 	return shm.Peer{}, false
 }
 
+// Lives reports whether the client of a rank lives, attached or not, as far as can be seen: one that is attached does
+// unless its process has ended, and one that vanished does while its process is watched.
+func (s *Set) Lives(job ident.JobID, r int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, x := range s.mu.rings { // order-free: each one is looked at
+		if k.Job == job && k.Rank == r && !ended(x.Process()) {
+			return true
+		}
+	}
+	x := s.mu.exits[rank{job, r}]
+	return x != nil && !x.Over()
+}
+
+// ended reports whether a process is seen to have ended.
+func ended(process string) bool {
+	x := Living(process)
+	if x == nil {
+		return false
+	}
+	over := x.Over()
+	_ = x.Close()
+	return over
+}
+
 // Expect reports whether the client of a restored rank lives, and has Start watch it.
 func (s *Set) Expect(k Key, process string) bool {
 	x := Living(process)
