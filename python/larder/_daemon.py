@@ -28,9 +28,10 @@ _started: list[subprocess.Popen[bytes]] = []  # kept so that Popen warns of none
 
 
 def default_socket() -> str:
-    """The per-user socket of docs/protocol.md."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = os.path.join(runtime, "larder") if runtime else f"/tmp/larder-{os.getuid()}"
+    """The per-user socket of docs/protocol.md; a folder that is gone, or closed to this user, counts as none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    there = os.path.isabs(runtime) and os.path.isdir(runtime) and os.access(runtime, os.W_OK | os.X_OK)
+    folder = os.path.join(runtime, "larder") if there else f"/tmp/larder-{os.getuid()}"
     return os.path.join(folder, "larder.sock")
 
 
@@ -234,13 +235,14 @@ def _private_folder(folder: str) -> None:
         raise UnavailableError(
             f"cannot make the folder of the daemon's socket, {folder}: {e.strerror}",
             subject=folder,
-            hint="set LARDER_SOCKET",
+            hint="set XDG_RUNTIME_DIR to a folder of yours, or start `larder serve --socket PATH` and set "
+            "LARDER_SOCKET=PATH",
         ) from None
     if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.getuid():
         raise UnavailableError(
             f"{folder} is not a folder of this user (uid {os.getuid()})",
             subject=folder,
-            hint="remove it, or set LARDER_SOCKET",
+            hint="remove it, or start `larder serve --socket PATH` and set LARDER_SOCKET=PATH",
         )
 
 

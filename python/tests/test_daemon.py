@@ -189,9 +189,12 @@ def test_folder_of_another_user_is_refused(machine, monkeypatch, tmp_path):
         larder.Loader("fake:20", batch_size=5)
 
 
-def test_default_socket(monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert _daemon.default_socket() == "/run/user/7/larder/larder.sock"
+def test_default_socket(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert _daemon.default_socket() == f"{tmp_path}/larder/larder.sock"
+    for folder in ("", "relative", str(tmp_path / "gone")):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        assert _daemon.default_socket() == f"/tmp/larder-{os.getuid()}/larder.sock"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert _daemon.default_socket() == f"/tmp/larder-{os.getuid()}/larder.sock"
 

@@ -10,6 +10,8 @@ import sys
 import pytest
 from real import HERE, PATIENCE, Client
 
+from larder import _daemon
+
 
 def test_tasks_of_slurm_are_trials_of_their_own(server, small, tmp_path, monkeypatch):
     """Two tasks of one step without torch.distributed: each has every sample, side by side, and is told why."""
@@ -86,3 +88,12 @@ def test_a_killed_job_gives_way_to_another_description(server, small):
     p = start(9, 0, 2)
     assert p.stdout.readline().strip() == "4"
     p.communicate("\n", timeout=PATIENCE)
+
+
+def test_a_runtime_folder_that_is_gone(server, tmp_path, monkeypatch):
+    """That of a user who logged out: the command and the client look for the daemon at the same other place."""
+    gone = {k: v for k, v in server.env.items() if k != "LARDER_SOCKET"} | {"XDG_RUNTIME_DIR": str(tmp_path / "gone")}
+    monkeypatch.setenv("XDG_RUNTIME_DIR", gone["XDG_RUNTIME_DIR"])
+    out = subprocess.run([server.binary, "status"], env=gone, capture_output=True, text=True, check=False)
+    assert _daemon.default_socket() == f"/tmp/larder-{os.getuid()}/larder.sock"
+    assert _daemon.default_socket() in out.stdout + out.stderr

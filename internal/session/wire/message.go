@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -145,7 +146,8 @@ func ParseError(p []byte) *errs.Error {
 	return Fault(&d)
 }
 
-// DefaultSocket is LARDER_SOCKET, else $XDG_RUNTIME_DIR/larder/larder.sock, else /tmp/larder-UID/larder.sock.
+// DefaultSocket is LARDER_SOCKET, else $XDG_RUNTIME_DIR/larder/larder.sock, else /tmp/larder-UID/larder.sock. A folder of
+// XDG_RUNTIME_DIR that is gone, as that of a user who logged out, or that this user may not write counts as none.
 func DefaultSocket() string {
 	if s := os.Getenv("LARDER_SOCKET"); s != "" {
 		return s
@@ -153,9 +155,15 @@ func DefaultSocket() string {
 	return UserSocket()
 }
 
+// ours reports whether this user may make files in a folder.
+func ours(dir string) bool {
+	st, err := os.Stat(dir)
+	return err == nil && st.IsDir() && unix.Access(dir, unix.W_OK|unix.X_OK) == nil
+}
+
 // UserSocket is DefaultSocket where LARDER_SOCKET is not set.
 func UserSocket() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ours(dir) {
 		return filepath.Join(dir, "larder", "larder.sock")
 	}
 	return "/tmp/larder-" + strconv.Itoa(os.Getuid()) + "/larder.sock"

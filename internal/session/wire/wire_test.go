@@ -263,11 +263,12 @@ func TestErrorTravels(t *testing.T) {
 
 func TestDefaultSocket(t *testing.T) {
 	t.Setenv("LARDER_SOCKET", "")
-	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
-	if s := DefaultSocket(); s != "/run/user/7/larder/larder.sock" {
+	there := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", there)
+	if s := DefaultSocket(); s != there+"/larder/larder.sock" {
 		t.Error(s)
 	}
-	for _, dir := range []string{"", "relative"} {
+	for _, dir := range []string{"", "relative", there + "/gone"} {
 		t.Setenv("XDG_RUNTIME_DIR", dir)
 		if s := DefaultSocket(); !strings.HasPrefix(s, "/tmp/larder-") || !strings.HasSuffix(s, "/larder.sock") {
 			t.Error(s)
