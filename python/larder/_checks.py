@@ -91,8 +91,29 @@ _PACKED = (
 )
 
 
+def in_utf8(path: str) -> bool:
+    """Whether a path is UTF-8, and not other bytes in the disguise that Python has for them."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def absolute(uri: str) -> str:
     """Makes the paths of a uri absolute: the daemon has another working directory."""
+    made = _absolute(uri)
+    if not in_utf8(made):
+        shown = made.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise InvalidError(
+            f"the path of dataset {shown} is not UTF-8, and the daemon names datasets in UTF-8 alone",
+            subject="dataset",
+            hint="make a link to it whose name is, with `ln -s`, and give that; the names of files in it may be any",
+        )
+    return made
+
+
+def _absolute(uri: str) -> str:
     scheme, colon, rest = uri.partition(":")
     if scheme in _PACKED:
         path, mark, arguments = rest.partition("?")

@@ -142,6 +142,8 @@ def _folder(given: Arguments) -> Shared:
     if python or given.transform:
         raise NotNative(f"{(python or ['transform'])[0]}= is given, which has workers run it")
     native = _folders.convert(given.dataset)
+    if not _checks.in_utf8(native.uri):
+        raise NotNative("its path is not UTF-8, and the daemon names folders in UTF-8 alone")
     try:
         for _ in range(_LOOKS - 1):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import warnings
@@ -204,3 +205,18 @@ def test_a_loader_of_larder_warns_where_workers_run_a_folder(real, small, monkey
         warnings.simplefilter("error", larder.NativeWarning)
         real(folder, batch_size=4)
         real(datasets.ImageFolder(str(small), T.Compose([T.Resize((8, 8)), T.ToTensor()])), batch_size=4)
+
+
+def test_a_folder_whose_name_is_not_utf8(real, small, tmp_path, torch):
+    """It is refused in words; what the words say works, and so does an ImageFolder of it, whose files workers read."""
+    latin = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(small, latin)
+    with pytest.raises(larder.InvalidError, match=r"caf\\xe9 is not UTF-8") as e:
+        real(f"imagefolder:{latin}", batch_size=8)
+    assert "ln -s" in e.value.hint
+    first = min(p for p in (latin / "class000").iterdir())
+    first.rename(first.with_name(os.fsdecode(b"\xe9.jpg")))
+    (tmp_path / "link").symlink_to(latin)
+    assert sum(len(y) for _, y in real(f"imagefolder:{tmp_path / 'link'}", batch_size=8)) == 72
+    folder = pytest.importorskip("torchvision").datasets.ImageFolder(latin, lambda image: image.size[0])
+    assert sum(len(y) for _, y in real(folder, batch_size=8, num_workers=1)) == 72

@@ -146,8 +146,8 @@ func ParseError(p []byte) *errs.Error {
 	return Fault(&d)
 }
 
-// DefaultSocket is LARDER_SOCKET, else $XDG_RUNTIME_DIR/larder/larder.sock, else /tmp/larder-UID/larder.sock. A folder of
-// XDG_RUNTIME_DIR that is gone, as that of a user who logged out, or that this user may not write counts as none.
+// DefaultSocket is LARDER_SOCKET, else $XDG_RUNTIME_DIR/larder/larder.sock, else /tmp/larder-UID/larder.sock. A folder
+// of XDG_RUNTIME_DIR that is gone, as that of a user who logged out, or that this user may not write counts as none.
 func DefaultSocket() string {
 	if s := os.Getenv("LARDER_SOCKET"); s != "" {
 		return s
