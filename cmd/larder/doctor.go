@@ -160,7 +160,13 @@ func checkMemory(m config.Machine) finding {
 
 func checkCores(m config.Machine) finding {
 	f := finding{Check: "cores", Status: "ok", Detail: fmt.Sprintf("%d for preparing samples", m.CPUs)}
-	if m.CPUs < 2 {
+	if m.Quota > 0 && m.Quota < float64(m.CPUs) {
+		f.Detail = fmt.Sprintf("%d for preparing samples, of which the control group gives the time of %.3g", m.CPUs, m.Quota)
+	}
+	if m.Quota > 0 && m.Quota < 1 {
+		f.Status, f.Fix = "warn", "raise the control group's quota of processor time to 2 cores or more (cpu.max; "+
+			"docker run --cpus, limits.cpu of Kubernetes)"
+	} else if m.CPUs < 2 {
 		f.Status, f.Fix = "warn", "give the daemon 2 cores or more; one decodes a few hundred images a second"
 	}
 	return f
@@ -262,6 +268,10 @@ func existing(path string) string {
 
 func checkSocket(ctx context.Context, g *globals) finding {
 	f, target := finding{Check: "socket", Status: "ok"}, g.target()
+	if pid := suspended(target); pid > 0 {
+		return finding{f.Check, "fail", fmt.Sprintf("the daemon at %s, process %d, is stopped: it answers nothing",
+			target, pid), fmt.Sprintf("kill -CONT %d", pid)}
+	}
 	dial, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	client, closer, err := g.dial(dial)

@@ -14,12 +14,13 @@ import (
 
 // Machine is what the configuration needs to know about where it runs.
 type Machine struct {
-	CPUs       int    // cores this process may use
-	RAM        int64  // bytes, 0 = unknown
-	Cgroup     int64  // memory limit of the control group in bytes, 0 = none
-	CgroupFile string // where the limit was read
-	IndexDir   string // default folder of saved indexes, "" = none can be saved
-	StateDir   string // default folder of what survives the daemon, "" = there is none
+	CPUs       int     // cores this process may use
+	Quota      float64 // cores whose time the control group gives, 0 = no limit
+	RAM        int64   // bytes, 0 = unknown
+	Cgroup     int64   // memory limit of the control group in bytes, 0 = none
+	CgroupFile string  // where the limit was read
+	IndexDir   string  // default folder of saved indexes, "" = none can be saved
+	StateDir   string  // default folder of what survives the daemon, "" = there is none
 }
 
 // Memory returns the bytes that percentages refer to: the cgroup limit where it is below RAM, else RAM.
@@ -61,6 +62,7 @@ func detect(root fs.FS) Machine {
 	var m Machine
 	m.RAM = memTotal(root)
 	m.Cgroup, m.CgroupFile = cgroupLimit(root)
+	m.Quota = cpuQuota(root)
 	return m
 }
 
@@ -83,30 +85,73 @@ func memTotal(root fs.FS) int64 {
 	return 0
 }
 
-// cgroupLimit finds the smallest limit on the way from the process's own group to the root: a parent's limit binds
-// too. Inside a container the path in /proc/self/cgroup may not exist below /sys; then the mounted root is the group.
+// cgroupLimit finds the smallest limit on memory.
 func cgroupLimit(root fs.FS) (limit int64, file string) {
-	data, err := fs.ReadFile(root, "proc/self/cgroup")
-	if err != nil {
-		return 0, ""
-	}
-	consider := func(name string) {
-		raw, err := fs.ReadFile(root, name)
-		if err != nil {
-			return
+	groups(root, "memory", func(dir string, v2 bool) {
+		name := path.Join(dir, "memory.limit_in_bytes")
+		if v2 {
+			name = path.Join(dir, "memory.max")
 		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
-		if err != nil || n <= 0 || n > 1<<60 { // "max", or v1's "no limit" near 2^63
+		n, ok := number(root, name)
+		if !ok || n <= 0 || n > 1<<60 { // "max", or v1's "no limit" near 2^63
 			return
 		}
 		if limit == 0 || n < limit {
 			limit, file = n, "/"+name
 		}
+	})
+	return limit, file
+}
+
+// cpuQuota finds the smallest limit on processor time, in cores; 0 = there is none.
+func cpuQuota(root fs.FS) (least float64) {
+	groups(root, "cpu", func(dir string, v2 bool) {
+		var quota, period int64
+		var ok1, ok2 bool
+		if v2 {
+			raw, _ := fs.ReadFile(root, path.Join(dir, "cpu.max"))
+			if f := strings.Fields(string(raw)); len(f) == 2 {
+				quota, ok1 = parsed(f[0])
+				period, ok2 = parsed(f[1])
+			}
+		} else {
+			quota, ok1 = number(root, path.Join(dir, "cpu.cfs_quota_us"))
+			period, ok2 = number(root, path.Join(dir, "cpu.cfs_period_us"))
+		}
+		if !ok1 || !ok2 || quota <= 0 || period <= 0 { // "max", or -1
+			return
+		}
+		if q := float64(quota) / float64(period); least == 0 || q < least {
+			least = q
+		}
+	})
+	return least
+}
+
+func number(root fs.FS, name string) (int64, bool) {
+	raw, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, false
 	}
-	walk := func(mount, group, leaf string) {
+	return parsed(string(raw))
+}
+
+func parsed(s string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+	return n, err == nil
+}
+
+// groups visits the folders from the process's own group to the root: a parent's limit binds too. Inside a container
+// the path in /proc/self/cgroup may not exist below /sys; then the mounted root is the group.
+func groups(root fs.FS, controller string, visit func(dir string, v2 bool)) {
+	data, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return
+	}
+	walk := func(mount, group string, v2 bool) {
 		group = path.Clean("/" + group)
 		for {
-			consider(path.Join(mount, group, leaf))
+			visit(path.Join(mount, group), v2)
 			if group == "/" {
 				return
 			}
@@ -121,12 +166,11 @@ func cgroupLimit(root fs.FS) (limit int64, file string) {
 		}
 		switch {
 		case f[0] == "0" && f[1] == "":
-			walk("sys/fs/cgroup", f[2], "memory.max")
-		case hasController(f[1], "memory"):
-			walk("sys/fs/cgroup/memory", f[2], "memory.limit_in_bytes")
+			walk("sys/fs/cgroup", f[2], true)
+		case hasController(f[1], controller):
+			walk("sys/fs/cgroup/"+controller, f[2], false)
 		}
 	}
-	return limit, file
 }
 
 func hasController(list, name string) bool {

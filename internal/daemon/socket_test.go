@@ -1,12 +1,15 @@
 package daemon_test
 
 import (
+	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"larder/internal/clock"
 	"larder/internal/daemon"
+	"larder/internal/errs"
 )
 
 // looks is a clock whose looks at the socket a test makes.
@@ -51,5 +54,32 @@ func TestANewClientFindsADaemonWhoseSocketWasRemoved(t *testing.T) {
 	h.signals <- os.Interrupt
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A default state folder that cannot be made costs a warning, one that was asked for the start.
+func TestAStateFolderThatCannotBeMade(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", "/proc") // no user makes a folder there
+	h := newHome(t, "")
+	_, ended := h.open(daemon.ServeOptions{})
+	_, s := h.job("a")
+	if h.take(s) == 0 || !strings.Contains(h.log.String(), "nothing survives this daemon") {
+		t.Errorf("no warning in:\n%s", h.log.String())
+	}
+	h.signals <- os.Interrupt
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	h.configure("state: {dir: /proc/larder}\n")
+	cfg, err := h.load("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := daemon.Open(daemon.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar)})
+	if err == nil {
+		_ = d.Close()
+	}
+	if f := errs.From(err); err == nil || !strings.Contains(f.Hint, "state.dir") {
+		t.Errorf("%v", err)
 	}
 }

@@ -56,6 +56,16 @@ func Dying(pid int) bool {
 	return false
 }
 
+// Stopped reports whether a process is stopped, by a signal or a debugger. What cannot be seen is taken to run.
+func Stopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	return len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
+}
+
 // Until tries something until it succeeds, while wait reports that another try makes sense and for Patience at most.
 func Until(try func() error, wait func() bool) error {
 	for end := time.Now().Add(Patience); ; time.Sleep(look) {
