@@ -51,7 +51,7 @@ func (g *Registry) Add(spec Spec, member *bits.Set) (*Job, error) {
 			"job %s exists already (job %d, %s)", spec.Name, old.ID, old.State)
 	}
 	if live := g.Live(); live >= g.max {
-		return nil, errs.New(errs.ResourceExceeded, spec.Name, "end a job, or raise jobs.max in the configuration",
+		return nil, errs.New(errs.JobLimit, spec.Name, "end a job, or raise jobs.max in the configuration",
 			"register job %s: %d jobs live and jobs.max is %d", spec.Name, live, g.max)
 	}
 	j := NewJob(g.nextID, spec, member)

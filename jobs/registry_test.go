@@ -81,7 +81,7 @@ func TestLiveJobsAreBoundedAndTheLimitIsNamed(t *testing.T) {
 	g := NewRegistry(time.Second, 2)
 	add(t, g, "a")
 	b := add(t, g, "b")
-	if _, err := g.Add(spec("c", 1), set(1)); reason(err) != errs.ResourceExceeded {
+	if _, err := g.Add(spec("c", 1), set(1)); reason(err) != errs.JobLimit {
 		t.Fatalf("a third job: %v", err)
 	}
 	g.End(b, Done, "")

@@ -505,7 +505,7 @@ func TestRefusedRegistrations(t *testing.T) {
 	refused(t, r.ask(func(t Token) Event { return registration(t, "a", 0, 0, 2) }), errs.SubsetEmpty)
 	r.register("a", 0, 4, 2)
 	refused(t, r.ask(func(t Token) Event { return registration(t, "a", 0, 4, 2) }), errs.AlreadyExists)
-	refused(t, r.ask(func(t Token) Event { return registration(t, "b", 0, 4, 2) }), errs.ResourceExceeded, "1 jobs live")
+	refused(t, r.ask(func(t Token) Event { return registration(t, "b", 0, 4, 2) }), errs.JobLimit, "1 jobs live")
 	if _, err := New(Config{Tiers: TierConfig{Policy: [ident.NumForms]string{ident.Decoded: "nead"}}}); err == nil {
 		t.Error("an unknown policy was taken")
 	}

@@ -35,7 +35,7 @@ func (lc *lifecycle) register(e Register) {
 		giveWay(lc)
 	}
 	if len(lc.roster.order) >= bits.MaxJobs {
-		lc.step.reply(e.Token, Reply{Err: errs.New(errs.ResourceExceeded, e.Spec.Name, "end a job first",
+		lc.step.reply(e.Token, Reply{Err: errs.New(errs.JobLimit, e.Spec.Name, "end a job first",
 			"register job %s: %d jobs draw already, which is the limit of one daemon", e.Spec.Name, bits.MaxJobs)})
 		return
 	}

@@ -75,7 +75,7 @@ func TestAJobWithoutItsRegistrantGivesWay(t *testing.T) {
 		}
 		full := registration(0, "more", 0, 12, 2)
 		ask := func(t Token) Event { return withToken(full, t) }
-		refused(t, g.ask(ask), errs.ResourceExceeded)
+		refused(t, g.ask(ask), errs.JobLimit)
 		for _, i := range []int{3, 1} {
 			g.step(Registrant{Job: ids[i]})
 			g.after(time.Second)

@@ -198,7 +198,7 @@ func (c *compiler) fits(j *job) error {
 		if j.life.World > 1 {
 			each = fmt.Sprintf(" for each of %d ranks", j.life.World)
 		}
-		return errs.New(errs.ResourceExceeded, j.spec.GetName(),
+		return errs.New(errs.RingMemory, j.spec.GetName(),
 			"lower batch_size or prefetch, deliver uint8, lower tiers.total, or raise memory.limit",
 			"register job %s: its rings need %s (%d slots of %s%s), and %s of the %s for rings are free",
 			j.spec.GetName(), units.Size(need), l.Slots, units.Size(l.SlotBytes), each, units.Size(max(have, 0)),

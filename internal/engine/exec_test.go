@@ -159,7 +159,7 @@ func TestRaggedMemoryCountsAndIsRefused(t *testing.T) {
 	w := serve(t, func(c *engine.Config) { c.Memory.MaxRing = mib })
 	tr := w.train(spec("a", dir, 8, func(s *larderv1.JobSpec) { s.Shuffle = false }), 0)
 	_, err := tr.epoch(0) // 8 x 480,000 bytes in the end
-	if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "of the 1MiB for rings are free") {
+	if reasonOf(err) != errs.RingMemory || !strings.Contains(err.Error(), "of the 1MiB for rings are free") {
 		t.Fatalf("the batch came, or: %v", err)
 	}
 	_ = tr.conn.Close()
@@ -531,10 +531,10 @@ func TestBadRequestsNameTheFix(t *testing.T) {
 		"subset empty":    {spec("a", dir, 4, subset("label > 77")), errs.SubsetEmpty, "label > 77"},
 		"batch too large": {spec("a", dir, 21, func(s *larderv1.JobSpec) { s.DropLast = true }), errs.SubsetEmpty, "21"},
 		"ring too large": {spec("a", dir, 1<<16, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0}))),
-			errs.ResourceExceeded,
+			errs.RingMemory,
 			"need 1.12GiB (4 slots of 287MiB), and 192MiB of the 192MiB for rings are free"},
 		"rings too large": {spec("a", dir, 1<<12, recipe(op("RandomResizedCrop", map[string]any{"size": 2240.0})),
-			func(s *larderv1.JobSpec) { s.WorldSize = 2 }), errs.ResourceExceeded,
+			func(s *larderv1.JobSpec) { s.WorldSize = 2 }), errs.RingMemory,
 			"(4 slots of 144MiB for each of 2 ranks)"},
 	} {
 		_, err := register(c, x.spec)

@@ -114,7 +114,7 @@ func lateRegistration(t *testing.T, w *world, dir string, fs *journal.MemFS, cha
 	fs.SetRoom(0)
 	err := <-late
 	if err != nil {
-		if reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(), "more are needed") ||
+		if reasonOf(err) != errs.DiskFull || !strings.Contains(err.Error(), "more are needed") ||
 			!strings.Contains(err.Error(), "make room") {
 			t.Errorf("a registration on a full disk: %v", err)
 		}

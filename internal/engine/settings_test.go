@@ -64,7 +64,7 @@ func TestSettingsAreOneWhole(t *testing.T) {
 	}
 	large := spec("large", dir, 64, recipe(op("RandomResizedCrop", map[string]any{"size": 448.0})),
 		func(s *larderv1.JobSpec) { s.Prefetch = 60; s.BatchSize = 4096 })
-	if _, err := register(w.dial(), large); reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(),
+	if _, err := register(w.dial(), large); reasonOf(err) != errs.RingMemory || !strings.Contains(err.Error(),
 		"of the 4MiB for rings are free") {
 		t.Errorf("%v", err)
 	}
@@ -73,7 +73,7 @@ func TestSettingsAreOneWhole(t *testing.T) {
 	if err := w.engine.Apply(t.Context(), next); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := register(w.dial(), large); reasonOf(err) != errs.ResourceExceeded || !strings.Contains(err.Error(),
+	if _, err := register(w.dial(), large); reasonOf(err) != errs.RingMemory || !strings.Contains(err.Error(),
 		"of the 65MiB for rings are free") {
 		t.Errorf("rings may have what the tiers leave: %v", err)
 	}

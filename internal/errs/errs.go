@@ -27,6 +27,9 @@ const (
 	SampleBad        Reason = "SAMPLE_BAD"         // a sample cannot be decoded
 	RecipeInvalid    Reason = "RECIPE_INVALID"     // unknown op or argument, or a combination that cannot work
 	ResourceExceeded Reason = "RESOURCE_EXCEEDED"  // a size that exceeds a limit; both numbers are in the message
+	JobLimit         Reason = "JOB_LIMIT"          // as many jobs live as may
+	DiskFull         Reason = "DISK_FULL"          // the disk of the state directory has no room
+	RingMemory       Reason = "RING_MEMORY"        // rings do not fit; both numbers are in the message
 	ConfigInvalid    Reason = "CONFIG_INVALID"     // the configuration file or a flag
 	Unavailable      Reason = "UNAVAILABLE"        // the daemon is draining, gone, or not reachable
 	// Stopped says that a user stopped the daemon on purpose: no client starts another one by itself.
@@ -47,8 +50,8 @@ const (
 // Reasons lists every reason, for tests and docs.
 var Reasons = []Reason{
 	Invalid, NotFound, AlreadyExists, RankHeld, Stale, SubsetSyntax, SubsetEmpty, DatasetEmpty, DatasetUnread, SampleBad,
-	RecipeInvalid, ResourceExceeded, ConfigInvalid, Unavailable, Stopped, JobEnded, Protocol, Unsupported,
-	StateFailed, StateDamaged, Token, Unauthenticated, Denied, Internal,
+	RecipeInvalid, ResourceExceeded, JobLimit, DiskFull, RingMemory, ConfigInvalid, Unavailable, Stopped, JobEnded,
+	Protocol, Unsupported, StateFailed, StateDamaged, Token, Unauthenticated, Denied, Internal,
 }
 
 // Error is an error for people and programs.

@@ -28,7 +28,7 @@ type Log interface {
 	// when the order is no longer kept. Batches of several ranks stand as they were assigned. The error says that it is
 	// kept and cannot be read.
 	Order(job ident.JobID, epoch uint32) ([][]ident.ObjectID, error)
-	// Room is nil, or says why nothing becomes durable for the time being (RESOURCE_EXCEEDED, with what is needed): new
+	// Room is nil, or says why nothing becomes durable for the time being (DISK_FULL, with what is needed): new
 	// work must be refused.
 	Room() error
 	// Recorded returns what is kept of a job-epoch; nil when nothing is. It may have been begun several times, each

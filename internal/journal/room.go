@@ -53,7 +53,7 @@ func (d *Disk) withRoom(need int64, op func() error) error {
 			return err
 		}
 		if d.full.Load() == nil { // else it was closed while it waited
-			f := errs.New(errs.ResourceExceeded, d.fs.Path(""), "make room on that disk; larder continues by itself",
+			f := errs.New(errs.DiskFull, d.fs.Path(""), "make room on that disk; larder continues by itself",
 				"the disk of the state directory %s is full, and %s more are needed: nothing is lost, jobs wait", d.fs.Path(""),
 				units.Size(need)).Because(err)
 			f.RetryAfter = time.Second
@@ -76,7 +76,7 @@ func (o *Options) report(err error) {
 	}
 }
 
-// Room is nil, or RESOURCE_EXCEEDED with the folder and the bytes that are needed while the log waits for room on its
+// Room is nil, or DISK_FULL with the folder and the bytes that are needed while the log waits for room on its
 // disk. New work must be refused then: it could not be made durable.
 func (d *Disk) Room() error {
 	if f := d.full.Load(); f != nil {

@@ -81,7 +81,7 @@ func TestFullDisk(t *testing.T) {
 				a.behind(d, uint64(len(all)), 8)
 			}
 			waits := d.Room()
-			if !errs.Is(waits, errs.ResourceExceeded) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(),
+			if !errs.Is(waits, errs.DiskFull) || !errors.Is(waits, syscall.ENOSPC) || !strings.Contains(waits.Error(),
 				"more are needed") {
 				t.Fatal(waits)
 			}

@@ -85,7 +85,9 @@ func ListenGroup(path string, group int) (*Listener, error) {
 }
 
 // private reports whether a socket is the default one of this user.
-func private(path string) bool { return path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == "" }
+func private(path string) bool {
+	return path == wire.DefaultSocket() && os.Getenv("LARDER_SOCKET") == ""
+}
 
 // folders makes the folder of a socket, and checks it.
 func folders(path string, group int) error {

@@ -95,7 +95,7 @@ class Served:
                 self.loader._shared = make(arguments)
                 break
             except InvalidError as e:
-                if e.reason != "RESOURCE_EXCEEDED" or not _park():
+                if e.reason != "JOB_LIMIT" or not _park():
                     raise
         self.made = made
 

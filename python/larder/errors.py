@@ -71,6 +71,18 @@ class OutOfRangeError(InvalidError, IndexError):
     """An index of a sample that its dataset does not have."""
 
 
+class JobLimitError(InvalidError):
+    """As many jobs live as the daemon serves: end one, or raise jobs.max."""
+
+
+class DiskFullError(InvalidError):
+    """The disk of the daemon's state directory is full; the message says how much room is needed."""
+
+
+class RingMemoryError(InvalidError):
+    """The daemon's memory for rings does not suffice for the batches of the job; the message has both numbers."""
+
+
 class NotFoundError(Error):
     """There is no such job, dataset or sample, or the folder cannot be read."""
 
@@ -271,6 +283,9 @@ _BY_REASON: dict[str, type[Error]] = {
     "DATASET_EMPTY": InvalidError,
     "RECIPE_INVALID": InvalidError,
     "RESOURCE_EXCEEDED": InvalidError,
+    "JOB_LIMIT": JobLimitError,
+    "DISK_FULL": DiskFullError,
+    "RING_MEMORY": RingMemoryError,
     "CONFIG_INVALID": InvalidError,
     "UNSUPPORTED": InvalidError,
     "NOT_FOUND": NotFoundError,

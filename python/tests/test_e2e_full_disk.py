@@ -48,7 +48,7 @@ def test_jobs_wait_for_room(tmp_path, killed):
                 assert len(got) < EPOCHS
                 with pytest.raises(larder.InvalidError, match="is full") as e:
                     larder.Loader(f"imagefolder:{images}", batch_size=2, job="another", endpoint=daemon.socket)
-                assert e.value.reason == "RESOURCE_EXCEEDED"
+                assert e.value.reason == "DISK_FULL" and isinstance(e.value, larder.DiskFullError)
                 if killed:
                     daemon.kill()
                     daemon = Daemon(tmp_path / "d", config=CONFIG)

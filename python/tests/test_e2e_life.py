@@ -310,9 +310,9 @@ def test_the_sixty_fifth_job_is_refused(private, small):
         for n in range(64)
     ]
     try:
-        with pytest.raises(larder.InvalidError) as e:
+        with pytest.raises(larder.JobLimitError) as e:
             larder.Loader(f"imagefolder:{small}", batch_size=4, job="one-more", endpoint=daemon.socket)
-        assert e.value.reason == "RESOURCE_EXCEEDED" and "64 jobs" in str(e.value) and "end a job first" in e.value.hint
+        assert e.value.reason == "JOB_LIMIT" and "64 jobs" in str(e.value) and "end a job first" in e.value.hint
     finally:
         for loader in loaders:
             loader.close()

@@ -29,7 +29,7 @@ func (b *Budget) reserve(job string, n int64) error {
 	for {
 		used := b.used.Load()
 		if free := limit - used; n > free {
-			return errs.New(errs.ResourceExceeded, job,
+			return errs.New(errs.RingMemory, job,
 				"lower batch_size or prefetch, give all images one size in the recipe, lower tiers.total, or raise memory.limit",
 				"job %s needs %s more for its batches, and %s of the %s for rings are free",
 				job, units.Size(n), units.Size(max(free, 0)), units.Size(limit))

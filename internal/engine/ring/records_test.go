@@ -241,7 +241,7 @@ func TestRecordsThatDoNotFit(t *testing.T) {
 	if err := ring.PutRecord(x, encode(s.Fields, number, record.Content{Data: make([]byte, 100<<10)})); err != nil {
 		t.Error(err)
 	}
-	if err := <-failed; !errs.Is(err, errs.ResourceExceeded) {
+	if err := <-failed; !errs.Is(err, errs.RingMemory) {
 		t.Error(err)
 	}
 	ring.Release()

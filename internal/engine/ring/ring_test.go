@@ -167,7 +167,7 @@ func TestRaggedBatchGrows(t *testing.T) {
 	if s.segs != 1 || !slices.Equal(s.rows, []uint32{4, 4, 4}) {
 		t.Errorf("%d segments for batches of %v", s.segs, s.rows)
 	}
-	if err := fill(9, 200, 200); !errs.Is(err, errs.ResourceExceeded) {
+	if err := fill(9, 200, 200); !errs.Is(err, errs.RingMemory) {
 		t.Fatalf("beyond the budget: %v", err)
 	}
 	r.Fail(errors.New("planned"))
