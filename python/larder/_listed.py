@@ -23,7 +23,7 @@ from ._native import NotNative
 from ._session import Aside, Session
 from .errors import StaleError
 
-_CHUNK = 2048  # entries that are looked at together, while each is in the processor's cache
+_CHUNK = 256  # entries that are looked at together, while each is in the processor's cache
 _PAGE = 8 << 20  # bytes of keys in a request
 _NOWHERE = 2**32 - 1  # the id of a key that no sample has
 _RUNS = 64  # of ids, in an expression
