@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+ctypes: Any = None
 _libc: Any = None
 try:
     import ctypes

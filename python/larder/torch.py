@@ -46,9 +46,9 @@ class DataLoader(data.DataLoader[Sample]):
             and leave the order to chance (sequential, random without replacement, subset-random) get an order of
             larder's where the daemon or workers serve. Any other says itself which samples come, in which order and how
             often; it is asked up to 2 x (prefetched batches + 2) batches ahead.
-        num_workers, collate_fn, pin_memory, pin_memory_device, timeout, worker_init_fn, multiprocessing_context,
-            persistent_workers, prefetch_factor, in_order: as torch's. ``collate_fn`` runs in this process where workers
-            of larder serve.
+        num_workers, pin_memory, pin_memory_device, timeout, worker_init_fn: as torch's.
+        multiprocessing_context, persistent_workers, prefetch_factor, in_order: as torch's.
+        collate_fn: as torch's; it runs in this process where workers of larder serve.
         generator: gives the seed; so does ``torch.manual_seed``. An order repeats with ``order="fixed"`` only.
         fallback: "torch" (default): what the daemon and workers cannot serve, torch serves. "error": that is an error,
             and without a keyword argument of larder the dataset is run as with one. LARDER_FALLBACK says it for all.

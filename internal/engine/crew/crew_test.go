@@ -399,8 +399,8 @@ func TestDeathsCountWhenTheClientLives(t *testing.T) {
 	}
 }
 
-// A client that says how its workers ended is waited for, as long as it lives; what it says is in the reason, whether it
-// comes before or after the end of the worker's session.
+// A client that says how its workers ended is waited for, as long as it lives; what it says is in the reason, whether
+// it comes before or after the end of the worker's session.
 func TestWhatAClientSaysOfAWorkerCounts(t *testing.T) {
 	r := newRig(t)
 	attach := func(pid int32, ended *wire.EndedWorker) (*Worker, *hand) {

@@ -494,7 +494,8 @@ func (y *yard) Check(core *coordinator.Core, over bool) error {
 	c := y.crew
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	tasks, held, kept := len(c.mu.coming)+len(c.mu.added)+len(c.mu.dropped)+len(c.mu.judged.tasks)+y.native, int64(0), int64(0)
+	tasks := len(c.mu.coming) + len(c.mu.added) + len(c.mu.dropped) + len(c.mu.judged.tasks) + y.native
+	held, kept := int64(0), int64(0)
 	for _, f := range c.mu.order {
 		tasks += c.mu.queues[f].len()
 	}
