@@ -21,7 +21,7 @@ Its modules are layers; each imports those before it only (python/tests/test_lay
 7. ``_makers``, ``_seat``, ``_detach``, ``_finalizer``, ``_run``, ``_shared``: the state of one Loader, and what it must
    release.
 8. ``_rivals``, ``_registration``, ``_connection``: a registered and attached connection, replaced when it ends.
-9. ``_waits``, ``_reconnect``, ``_unread``, ``_epoch``, ``_audit``: an epoch, batch by batch.
+9. ``_waits``, ``_reconnect``, ``_unread``, ``_rescue``, ``_epoch``, ``_audit``: an epoch, batch by batch.
 10. ``_make``, ``_facts``, ``_resume``, ``_loader``: the Loader.
 11. ``_samplers``, ``_passes``, ``_door``, ``torch``: torch's DataLoader, and who serves it.
 """

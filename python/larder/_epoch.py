@@ -9,7 +9,7 @@ import sys
 import weakref
 from typing import Any, cast
 
-from . import _clock, _connection, _finalizer, _lease, _places, _reconnect, _ring, _torch, _unread, _wire
+from . import _clock, _connection, _finalizer, _lease, _places, _reconnect, _rescue, _ring, _torch, _unread, _wire
 from ._caller import warn
 from ._listed import Rows
 from ._messages import EpochEnd, Sizes
@@ -283,11 +283,15 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
                 s.discard(f)  # of an epoch that was abandoned
                 continue
             run.expect(f, f.batch.step)
-            _report(shared, run, f.batch)
+            lacking = _rescue.made(shared, run, f.batch)
+            if not lacking:
+                _report(shared, run, f.batch)
             if run.observer is not None and s.ring is not None:
                 run.observer.received(s.ring, f.batch)
             if f.batch.rows == 0:
                 s.discard(f)
+                if lacking:
+                    return _rescue.alone(shared, lacking)
                 if run.stream is not None:  # many such batches must not use up the picks that were sent
                     run.stream.tell(s, run.next_step(), _clock.monotonic() + shared.timeout)
                 continue
@@ -301,7 +305,7 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
                 _unread.note(shared, run, s.ring, f.batch, bad)
                 continue
             run.since = 0.0
-            return batch
+            return _rescue.joined(batch, lacking) if lacking else batch
         elif f.type == _wire.EPOCH_END:
             _end(shared, s, run, f)
         elif f.type == _wire.SEGMENT:

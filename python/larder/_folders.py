@@ -22,6 +22,7 @@ from ._dataset import Indices
 from ._native import NotNative
 
 _GIVE = ("__getitem__", "__getitems__", "__len__", "__getattribute__", "__getattr__")  # how a class gives its items
+_PIXELS = 1 << 26  # Pillow refuses none of so many by default
 _HOLD = ("root", "samples", "loader", "transform", "target_transform")  # what they are made of
 
 
@@ -46,6 +47,10 @@ class Native:
     parts: list[Any]  # folders; of a Subset its indices; of a ConcatDataset the ends of what it joins, as a _Joined
     seen: str = ""  # fingerprint of the daemon's index that ids is of
     ids: Indices = field(default_factory=lambda: np.empty(0, np.int64))  # of the daemon, by position
+    dataset: Any = None  # of the script, in its own process
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "dataset": None}
 
     @property
     def folders(self) -> list[Folder]:
@@ -87,7 +92,7 @@ def convert(dataset: Any) -> Native:
     Raises:
         NotNative: it is none of image folders, or one of its parameters has no counterpart with equal bits.
     """
-    native = Native([_kept(p) for p in _parts(dataset)])
+    native = Native([_kept(p) for p in _parts(dataset)], dataset=dataset)
     first, *others = native.folders
     for f in others:
         if f.uri != first.uri:
@@ -178,6 +183,10 @@ def _folder(dataset: Any) -> Folder:
         raise NotNative("it has a loader of its own")
     if any(f.__module__ != module.__name__ for f in (*readers, base.__getitem__)):
         raise NotNative("something in torchvision.datasets.folder was replaced")
+    pillow = sys.modules.get("PIL.Image")
+    most = getattr(pillow, "MAX_IMAGE_PIXELS", None)
+    if most is not None and most < _PIXELS:
+        raise NotNative(f"PIL.Image.MAX_IMAGE_PIXELS is {most}, and the daemon reads larger images")
     if mine["target_transform"] is not None:
         raise NotNative("it has a target_transform: give the labels that it makes to dataset.samples, and leave it out")
     if type(mine["samples"]) is not list:

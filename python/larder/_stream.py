@@ -121,9 +121,13 @@ class Epoch:
         """Checksum of all picks before a step, which is not below that of the last ``tell``."""
         return next((k.picks for k in self.known if k.step == step - 1), self.first)
 
+    def picked(self, step: int) -> npt.NDArray[np.int64]:
+        """What the sampler gave for a batch."""
+        return next((k.numbers for k in self.known if k.step == step), np.empty(0, np.int64))
+
     def numbers(self, step: int, ids: Any) -> npt.NDArray[np.int64]:
         """What the sampler gave for the rows of a batch; ``ids`` are their samples, some of which may be left out."""
-        picked = next((k.numbers for k in self.known if k.step == step), np.empty(0, np.int64))
+        picked = self.picked(step)
         if len(picked) == len(ids):
             return picked
         asked = (picked if self.of.rows is None else self.of.rows[picked]).tolist()
