@@ -110,6 +110,11 @@ class DataLoader(data.DataLoader[Sample]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         return self._door.begin(self, super().__iter__)
 
+    def check_worker_number_rationality(self) -> None:
+        """Warns of more workers than processors where torch starts them."""
+        if getattr(self, "_door", None) is not None and self._door.phase == "torch":
+            super().check_worker_number_rationality()  # type: ignore[no-untyped-call]
+
     def __len__(self) -> int:
         served = self._door.last
         if served is not None and served.made is not None and served.shared.settings.place.world_size > 1:

@@ -18,6 +18,7 @@ from conftest import eventually
 from real import HERE, PATIENCE, draw, find_binary, listing, pillow
 
 import larder
+from larder import _rivals
 
 Image = pillow()
 
@@ -178,7 +179,9 @@ def test_tier_sizes_beyond_the_limit(tmp_path, private, server):
     assert ("64MiB" in text or str(64 * 2**20) in text) and "fix" in text, out
 
 
-def test_two_jobs_with_one_name(small, real):
+def test_two_jobs_with_one_name(small, real, monkeypatch):
+    """Of two processes: those of one know each other, and the older one gives way."""
+    monkeypatch.setattr(_rivals, "of", lambda shared: [])
     one = real(f"imagefolder:{small}", batch_size=4, job="same", return_index=True)
     with pytest.raises(
         larder.InvalidError

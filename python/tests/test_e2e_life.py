@@ -15,7 +15,7 @@ from conftest import eventually
 from real import PATIENCE, draw
 
 import larder
-from larder import _waits
+from larder import _rivals, _waits
 
 
 def ids_of(loader):
@@ -84,7 +84,8 @@ def test_a_bad_subset_changes_nothing(real, small):
     assert ids_of(loader) == list(range(72))
 
 
-def test_a_job_with_another_subset_is_still_the_same_job(real, small):
+def test_a_job_with_another_subset_is_still_the_same_job(real, small, monkeypatch):
+    monkeypatch.setattr(_rivals, "of", lambda shared: [])  # each Loader stands for a process of its own
     args = {"batch_size": 9, "shuffle": True, "job": "again", "return_index": True, "subset": "label < 4"}
     first = real(f"imagefolder:{small}", **args)
     first.set_subset("label < 3")
@@ -288,7 +289,8 @@ def test_tiles_that_cannot_be(real, small, order):
     assert "1 to 256" in e.value.hint
 
 
-def test_bad_jobs_are_refused_in_words(real, server, small):
+def test_bad_jobs_are_refused_in_words(real, server, small, monkeypatch):
+    monkeypatch.setattr(_rivals, "of", lambda shared: [])  # each Loader stands for a process of its own
     uri = f"imagefolder:{small}"
     with pytest.raises(larder.InvalidError) as e:
         real(uri, batch_size=8, subset="label > 99", job="empty")

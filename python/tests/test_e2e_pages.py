@@ -217,6 +217,32 @@ def test_page(page, session, tmp_path, request):
         assert len(right) == 3 and min(right) > 30, "each seed has learnt what a class is"
 
 
+def test_the_first_example_warns_of_nothing(session, tmp_path, request):
+    """As a newcomer runs it, and again in a process that continues where it was; no name is needed."""
+    request.getfixturevalue("torch")
+    pytest.importorskip("torchvision", reason="the example is of its ImageFolder")
+    code = shrink(next(block for language, _, block in blocks((ROOT / "README.md").read_text()) if language), 0)
+    code = code.replace("/data/", f"{tmp_path}/data/").replace("random_split(", "split(")
+    code = (
+        "def split(folder, parts):\n"
+        "    return random_split(folder, parts, generator=torch.Generator().manual_seed(1))\n" + code
+    )
+    loop = "for images, labels in train:\n    ...\n"
+    assert loop in code and "name=" not in code
+    halt = "seen = 0\nfor images, labels in train:\n    seen += len(labels)\n    if seen == 16:\n        break\n"
+    rest = (
+        'train.load_state_dict(torch.load("train.pt"))\n'
+        "print('rest', sum(len(labels) for images, labels in train), train.served_by)\n"
+    )
+    (tmp_path / "first.py").write_text(code.replace(loop, halt))
+    (tmp_path / "again.py").write_text(code.replace(loop, rest))
+    said = session("bash", "-c", "python first.py && python again.py")
+    assert "Warning" not in said and "rest 28 native" in said
+    assert [x for x in said.splitlines() if x.startswith("larder: ")] == 2 * [
+        "larder: DataLoader of dataset torch.utils.data.dataset.Subset: the daemon reads and prepares it"
+    ]
+
+
 def test_every_guide_is_run():
     found = {str(p.relative_to(ROOT)) for p in (ROOT / "docs" / "guides").glob("*.md")}
     assert found <= set(PAGES)

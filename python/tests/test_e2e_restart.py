@@ -25,7 +25,7 @@ from real import HERE, NIGHTLY, PATIENCE, bugs, draw, find_binary, night, pillow
 from s3 import pack
 
 import larder
-from larder import _connection, _session
+from larder import _connection, _rivals, _session
 
 pillow()
 
@@ -398,8 +398,9 @@ def iter_in_thread(loader):
     return concurrent.futures.ThreadPoolExecutor(1).submit(iter, loader)
 
 
-def test_no_other_client_takes_a_rank_whose_connection_is_open(folder, lives, loads):
-    """Also not another Loader of the same process, also when it knows the incarnation."""
+def test_no_other_client_takes_a_rank_whose_connection_is_open(folder, lives, loads, monkeypatch):
+    """Also not one that knows the incarnation, and has the same process."""
+    monkeypatch.setattr(_rivals, "of", lambda shared: [])  # as of two processes
     d = lives()
     loader = loads(d, f"imagefolder:{folder}", job="mine")
     it = iter(loader)
