@@ -34,6 +34,7 @@ _MAKING = (
     *("transform", "seed", "order", "epochs", "on_error", "ragged", "pad_value", "pad_multiple", "sample_timeout"),
     *("worker_memory", "even", "return_index", "rank", "world_size"),
 )
+_MEANT = ("ALREADY_EXISTS", "RANK_HELD", "JOB_ENDED")  # reasons that say that a name of the script is another's
 KEYWORDS = (*_HOW, *_SHARING, *_MAKING, "fallback")
 _said: set[str] = set()
 _served: list[weakref.ref[Served]] = []  # jobs of this process, in the order in which their last epochs began
@@ -134,8 +135,9 @@ class Served:
 
     def _order(self, of: Any) -> Order | None:
         even = any(self.given.get(n) is not None for n in ("even", "rank", "world_size"))
-        if "accelerate" in sys.modules and _samplers.shuffled(of) and self.given.get("order") is None:
-            return None  # it makes loaders of the sampler, which are to go on where this one was
+        free = self.given.get("order") is None and self.given.get("share") != "augmented"
+        if "accelerate" in sys.modules and _samplers.shuffled(of) and free:
+            return None  # it makes loaders of the sampler, which are to continue where this one was
         return _samplers.order(of, even)
 
     def look(self, of: Any) -> None:
@@ -295,7 +297,7 @@ class Door:
 
     def _droppable(self, e: Exception) -> bool:
         """Whether torch gives the same batches, and the script did not ask in vain for what it says."""
-        if isinstance(e, Error) and e.subject in KEYWORDS:
+        if isinstance(e, Error) and (e.subject in KEYWORDS or e.reason in _MEANT):
             return False
         return not any(self.given.get(n) is not None for n in _MAKING)
 

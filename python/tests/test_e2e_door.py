@@ -426,6 +426,9 @@ def test_what_is_asked_for_is_not_left_out_silently(loader_of):
             list(loader_of(Counter(), **kw))
     with pytest.raises(larder.InvalidError, match="name is"):
         list(loader_of(ten, name="a b"))
+    assert flat(loader_of(ten, name="numbers", cache="items")) == ten
+    with pytest.raises(larder.InvalidError, match="9 here"):
+        list(loader_of(ten[:9], name="numbers", cache="items"))
     assert flat(loader_of(Counter(), batch_size=5, name="shared", cache="items")) == ten
 
 
