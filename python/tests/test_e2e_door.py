@@ -19,7 +19,7 @@ import warnings
 import numpy as np
 import pytest
 import sampled
-from real import PATIENCE, draw
+from real import PATIENCE, draw, night
 from test_e2e_python import Items, same
 
 import larder
@@ -483,8 +483,19 @@ def test_orders_that_accelerate_makes_loaders_of(loader_of, folder, monkeypatch)
 # ---- states
 
 
-@pytest.mark.parametrize("kw", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
-@pytest.mark.parametrize("name", sampled.SAMPLERS)
+WORKERS = ({"num_workers": 2}, {"num_workers": 1, "persistent_workers": True})
+BY_DAY = ("weighted", "state of its own", "global subset")  # with workers
+
+
+@pytest.mark.parametrize(
+    ("name", "kw"),
+    [
+        *((name, {}) for name in sampled.SAMPLERS),
+        *itertools.product(BY_DAY, WORKERS),
+        *night(*itertools.product([n for n in sampled.SAMPLERS if n not in BY_DAY], WORKERS)),
+    ],
+    ids=str,
+)
 def test_states_of_torchs_own_machinery(name, kw):
     """The rest of a pass, and the next ones, as they would have been; under every sampler of test_e2e_samplers."""
     from larder.torch import DataLoader
