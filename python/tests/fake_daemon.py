@@ -382,12 +382,14 @@ class Peer:
         self.slot_bytes = (self.offsets["index"] + rows * 8 + 4095) // 4096 * 4096
         total = self.slots * self.slot_bytes
         self.mask = (1 << self.slots.bit_length()) - 1
+        board: int | None = None
         if self.d.board and not self.ragged:
-            self.board, total = total, total + 128 + 64 * (self.mask + 1)
+            board, total = total, total + 128 + 64 * (self.mask + 1)
             if self.d.words:
                 self.words, total = total, total + 32 * self.slots
         fd, m = memfd(total, self.d.name)
         self.segments = {0: m}
+        self.board = board  # last: a test that sees it looks into the segment
         self.slot_segment = [0] * self.slots
         self.next_segment = 1
         self.generation = [0] * self.slots
