@@ -90,7 +90,7 @@ class Served:
         rows = len(of.dataset)
         made = Made(order is None, order or _samplers.followed(of), rows, _samplers.read(of), _calls(of))
         given = _arguments(of, self.given, self.number)
-        arguments = _ordered(of, made.order, given) if order else _following(of, given)
+        arguments = (_following if made.follows else _ordered)(of, made.order, given)
         while True:
             try:
                 self.loader._shared = make(arguments)
@@ -125,13 +125,17 @@ class Served:
         """Takes a place among the jobs again."""
         made, parked, epoch = self.made, self.parked, self.shared.coming()
         assert made is not None and parked is not None
-        make = _make.of_workers if self.shared.settings.native is None else _make.of_folder
-        self._register(of, make, None if made.follows else made.order)
+        self._register(of, self._maker, None if made.follows else made.order)
         if made.follows:
             self.shared.next_epoch = epoch
         else:
             self.loader.load_state_dict(parked)
         self.parked, self.taken_up = None, parked
+
+    @property
+    def _maker(self) -> Callable[[Arguments], Shared]:
+        """What made the job, and makes one that replaces it."""
+        return _make.of_workers if self.shared.settings.native is None else _make.of_folder
 
     def _order(self, of: Any) -> Order | None:
         even = any(self.given.get(n) is not None for n in ("even", "rank", "world_size"))
@@ -183,7 +187,7 @@ class Served:
         """Replaces the job from the next epoch on; ``follow``: the sampler itself says which samples come."""
         before = self.shared
         epoch = before.coming()
-        make = _make.of_workers if before.settings.native is None else _make.of_folder
+        make = self._maker
         self.changing, self.parked = follow, None  # until the new job is there, whatever comes between
         before.close()
         self.register(of, make, follow)
@@ -405,20 +409,22 @@ def _ordered(of: Any, order: Order, kw: dict[str, Any]) -> Arguments:
     kw = {"seed": order.seed, **kw}
     if order.ranks is not None:
         kw = {"rank": order.rank, "world_size": order.ranks, **kw}
-    drop = of.batch_sampler is not None and bool(of.batch_sampler.drop_last)
-    size = _samplers.size(of)
-    return Arguments(dataset=order.dataset, batch_size=size, shuffle=order.shuffle, drop_last=drop, **kw)
+    return Arguments(dataset=order.dataset, shuffle=order.shuffle, **_batches(of), **kw)
 
 
-def _following(of: Any, kw: dict[str, Any]) -> Arguments:
+def _following(of: Any, order: Order, kw: dict[str, Any]) -> Arguments:
     """The arguments of a job whose samples the script's sampler says."""
-    kw = {"seed": _samplers.followed(of).seed, **kw}
+    kw = {"seed": order.seed, **kw}
     passes = _samplers.passes(of)
     if _samplers.own_batches(of):
-        return Arguments(dataset=of.dataset, batch_sampler=passes.of_batches(), **kw)
+        return Arguments(dataset=order.dataset, batch_sampler=passes.of_batches(), **kw)
+    return Arguments(dataset=order.dataset, sampler=passes, **_batches(of), **kw)
+
+
+def _batches(of: Any) -> dict[str, Any]:
+    """The arguments that cut samples into plain batches."""
     drop = of.batch_sampler is not None and bool(of.batch_sampler.drop_last)
-    size = _samplers.size(of)
-    return Arguments(dataset=of.dataset, batch_size=size, drop_last=drop, sampler=passes, **kw)
+    return {"batch_size": _samplers.size(of), "drop_last": drop}
 
 
 def _collate(of: Any) -> Any:

@@ -283,9 +283,10 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
                 s.discard(f)  # of an epoch that was abandoned
                 continue
             run.expect(f, f.batch.step)
-            lacking = _rescue.made(shared, run, f.batch)
+            bad = _bad(f.batch)
+            lacking = _rescue.made(shared, run, f.batch, bad)
             if not lacking:
-                _report(shared, run, f.batch)
+                _report(shared, run, f.batch, bad)
             if run.observer is not None and s.ring is not None:
                 run.observer.received(s.ring, f.batch)
             if f.batch.rows == 0:
@@ -300,9 +301,9 @@ def _take(shared: Shared, s: Session, run: Run) -> Batch:
                 continue
             try:
                 batch = _hand_out(shared, run, f, f.batch, waiting.seconds())
-            except Unreadable as bad:
+            except Unreadable as torn:
                 assert s.ring is not None
-                _unread.note(shared, run, s.ring, f.batch, bad)
+                _unread.note(shared, run, s.ring, f.batch, torn)
                 continue
             run.since = 0.0
             return _rescue.joined(batch, lacking) if lacking else batch
@@ -370,15 +371,18 @@ def _say_if_empty(shared: Shared, run: Run, end: EpochEnd) -> None:
         )
 
 
-def _report(shared: Shared, run: Run, b: BatchHeader) -> None:
+def _bad(b: BatchHeader) -> tuple[Quarantined, ...]:
+    """The quarantined samples of a batch."""
+    return tuple(Quarantined.from_json(q) for q in (b.report or {}).get("quarantined") or ())
+
+
+def _report(shared: Shared, run: Run, b: BatchHeader, bad: tuple[Quarantined, ...]) -> None:
     """Notes quarantined samples; with on_error="raise" raises SampleError, once for a batch."""
     if run.raised >= b.step or not b.report:
         return
-    bad = tuple(Quarantined.from_json(q) for q in b.report.get("quarantined") or ())
-    for q in bad:
-        shared.quarantined.setdefault(q.id, q)
+    shared.note_bad(bad)
     run.raised = b.step
-    if bad and str(shared.described.get("onError") or "raise") == "raise":
+    if bad and shared.on_error == "raise":
         makers, base = shared.resources.makers, None if shared.plan is None else shared.plan.part.base
         cause = None if makers is None else makers.cause(bad[0].id)
         raise of_item(bad, type(cause) if cause is not None else _kind(bad[0].reason, base)) from cause

@@ -32,16 +32,18 @@ class Item(NamedTuple):
     label: int
 
 
-def made(shared: Shared, run: Run, b: BatchHeader) -> list[Item]:
+def made(shared: Shared, run: Run, b: BatchHeader, bad: tuple[Quarantined, ...]) -> list[Item]:
     """The items that a batch lacks, in the order of the batch; empty where it lacks none, or one cannot be made here.
+
+    ``bad``: the samples that the daemon could not prepare.
 
     Raises:
         SampleError: the dataset cannot make one either, and the script is to be told.
     """
-    bad = [Quarantined.from_json(q) for q in (b.report or {}).get("quarantined") or ()]
     native = shared.settings.native
-    policy = str(shared.described.get("onError") or "raise")
-    if not bad or native is None or native.dataset is None or policy == "substitute":
+    if not bad or native is None or native.dataset is None or shared.on_error == "substitute":
+        return []
+    if run.raised >= b.step:  # it was tried, and the script was told
         return []
     places = _places(shared, run, b, {q.id for q in bad})
     seed, found = int(shared.described.get("seed") or 0), []
@@ -52,12 +54,11 @@ def made(shared: Shared, run: Run, b: BatchHeader) -> list[Item]:
                 image, label = native.dataset[position]
             found.append(Item(place, position, image, int(label)))
     except Exception as e:
-        if policy == "raise" and run.raised < b.step:
-            run.raised = b.step
-            for q in bad:
-                shared.quarantined.setdefault(q.id, q)
-            raise of_item(tuple(bad), type(e)) from e
-        return []
+        if shared.on_error != "raise":
+            return []
+        run.raised = b.step
+        shared.note_bad(bad)
+        raise of_item(bad, type(e)) from e
     if found and bad[0].reason not in _said:
         _said.add(bad[0].reason)
         why = f"{bad[0].path or bad[0].key}, which the daemon cannot: {bad[0].reason}"

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -182,6 +182,16 @@ class Shared:
         if self.place is not None:
             return max(self.next_epoch if self.running is None else 0, self.place.epoch)
         return max(self.next_epoch, (self.pinned or 0) if loaded is None or not loaded.pending else loaded.epoch)
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of samples that cannot be prepared."""
+        return str(self.described.get("onError") or "raise")
+
+    def note_bad(self, bad: Iterable[Quarantined]) -> None:
+        """Adds to the samples that could not be prepared."""
+        for q in bad:
+            self.quarantined.setdefault(q.id, q)
 
     def delivered(self, run: Run) -> bool:
         """Whether all batches of an epoch were handed out, as far as that is known before its end."""

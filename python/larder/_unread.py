@@ -22,10 +22,9 @@ def note(shared: Shared, run: Run, ring: Ring, b: BatchHeader, e: Unreadable) ->
     """Notes which samples of a batch are to be left out; with on_error="raise" raises SampleError, once for a batch."""
     ids: Any = ring.array(ring.root(b), ring.fields["index"], b.rows)
     bad = tuple(Quarantined(int(ids[i]), str(int(ids[i])), "", None, x.message) for i, x in e.rows.items())
-    for q in bad:
-        shared.quarantined.setdefault(q.id, q)
+    shared.note_bad(bad)
     run.unread = (b.step, frozenset(e.rows))
-    if str(shared.described.get("onError") or "raise") == "raise":
+    if shared.on_error == "raise":
         raise SampleError(bad, hint=_HINT) from e
 
 
