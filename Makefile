@@ -85,8 +85,8 @@ test-python: build-stepped ## Python tests against the real daemon, and of what 
 	$(REQUIRE_TORCH) LARDER_BIN=$(abspath $(BIN))/larder LARDER_REQUIRE_BIN=1 \
 	  LARDER_TEST_BIN=$(abspath $(BIN))/larder-failpoints $(RUN) pytest -q -n $(PYTEST_PROCESSES) --dist worksteal \
 	  $(addprefix --ignore=,$(PAGE_TESTS)) python/tests bench/py
-# What runs the code of the guides, and what runs type checkers over programs: make test-ci has it.
-PAGE_TESTS := $(addprefix python/tests/test_,e2e_pages.py frameworks_page.py types.py)
+# What runs the code of the guides and the examples, and what runs type checkers over programs: make test-ci has it.
+PAGE_TESTS := $(addprefix python/tests/test_,e2e_pages.py examples.py frameworks_page.py types.py)
 # Most of a test's time is waiting for the daemon and for processes that import torch.
 PYTEST_PROCESSES ?= 3
 

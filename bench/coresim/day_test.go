@@ -12,10 +12,10 @@ import (
 	"larder/jobs"
 )
 
-// day is 24 simulated hours of one machine: two jobs that train through all of it, and jobs that come every few
+// day is so many simulated hours of one machine: two jobs that train through all of it, and jobs that come every few
 // minutes, with all that random worlds hold: deaths, hangs, take-overs, breaks, changed subsets, pauses, lost entries,
 // bad samples, resizes.
-func day(seed uint64) (Model, []Client) {
+func day(seed uint64, hours int) (Model, []Client) {
 	r := xrand.New(seed, 29)
 	m, clients := scenario(r.Uint64())
 	m.Data = nil // files that are gone would be gone for every later job
@@ -23,10 +23,11 @@ func day(seed uint64) (Model, []Client) {
 	for i := range 2 {
 		c := client(fmt.Sprint("all day ", i), span(0, 100+r.IntN(80)), 4+r.IntN(12), 0)
 		c.Step = time.Duration(20+r.IntN(60)) * time.Second
-		c.Epochs = int(23 * time.Hour / c.Step / time.Duration((len(c.Sample.Subset)+c.Spec.Batch-1)/c.Spec.Batch))
+		steps := (len(c.Sample.Subset) + c.Spec.Batch - 1) / c.Spec.Batch // of an epoch
+		c.Epochs = int(time.Duration(hours-1) * time.Hour / c.Step / time.Duration(steps))
 		clients = append(clients, c)
 	}
-	for at := time.Minute; at < 24*time.Hour; at += time.Duration(2+r.IntN(20)) * time.Minute {
+	for at := time.Minute; at < time.Duration(hours)*time.Hour; at += time.Duration(2+r.IntN(20)) * time.Minute {
 		_, more := scenario(r.Uint64())
 		for i := range more {
 			c := more[i]
@@ -41,19 +42,19 @@ func day(seed uint64) (Model, []Client) {
 	return m, clients
 }
 
-// TestDays simulates whole days, LARDER_SIM_DAYS of them; every epoch a client finished is whole, and one seed gives
-// one trace. A failing seed is run again alone with LARDER_SIM_DAY=SEED.
+// TestDays simulates whole days, LARDER_SIM_DAYS of them, or eight hours of one in make test; every epoch a client
+// finished is whole, and one seed gives one trace. A failing seed is run again alone with LARDER_SIM_DAY=SEED.
 func TestDays(t *testing.T) {
-	days, first := lane.Times(1, 3), uint64(0)
+	days, first, hours := lane.Times(1, 3), uint64(0), lane.Times(8, 24)
 	if n, err := strconv.Atoi(os.Getenv("LARDER_SIM_DAYS")); err == nil {
-		days = n
+		days, hours = n, 24
 	}
 	if n, err := strconv.ParseUint(os.Getenv("LARDER_SIM_DAY"), 10, 64); err == nil {
-		days, first = 1, n
+		days, first, hours = 1, n, 24
 	}
 	epochs, batches, clientsAll := 0, 0, 0
 	for seed := first; seed < first+uint64(days); seed++ {
-		m, clients := day(seed)
+		m, clients := day(seed, hours)
 		res, err := Run(m, clients, 25*time.Hour)
 		if err != nil {
 			t.Fatalf("day %d: %v", seed, err)
@@ -80,7 +81,7 @@ func TestDays(t *testing.T) {
 			}
 		}
 		if seed == first && lane.Nightly() { // one seed, one trace; by day the recorded hashes say it
-			m, clients := day(seed)
+			m, clients := day(seed, hours)
 			if again, err := Run(m, clients, 25*time.Hour); err != nil || again.Hash != res.Hash {
 				t.Errorf("day %d again: %x and %x, %v", seed, res.Hash, again.Hash, err)
 			}
@@ -89,9 +90,8 @@ func TestDays(t *testing.T) {
 			t.Fatalf("day %d; LARDER_SIM_DAY=%d go test -run TestDays ./bench/coresim", seed, seed)
 		}
 	}
-	t.Logf("nightly: %d x 24 simulated hours, 0 failures: %d jobs, %d epochs, %d samples", days, clientsAll, epochs,
-		batches)
-	if epochs < 100*days {
+	t.Logf("%d x %d simulated hours: %d jobs, %d epochs, %d samples", days, hours, clientsAll, epochs, batches)
+	if epochs < 100*days*hours/24 {
 		t.Errorf("only %d epochs", epochs)
 	}
 }

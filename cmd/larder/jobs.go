@@ -104,18 +104,27 @@ func newJobsLs(g *globals) *cobra.Command {
 }
 
 func jobTable(t *tabwriter.Writer, list []*larderv1.Job) {
-	row(t, "NAME", "STATE", "DATASET", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S", "DECODES",
-		"WAITED", "WAITS FOR", "OWNER")
+	row(t, "NAME", "STATE", "DATASET", "SERVED BY", "SUBSET", "SAMPLES", "RANKS", "EPOCH", "DELIVERED", "SAMPLES/S",
+		"DECODES", "WAITED", "WAITS FOR", "OWNER")
 	for _, j := range list {
 		subset := j.GetSpec().GetSubset()
 		if subset == "" {
 			subset = "all"
 		}
-		row(t, clip(j.GetSpec().GetName(), 40), jobState(j), clipPath(j.GetSpec().GetDataset(), 40), clip(subset, 30),
-			count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()), rate(j),
-			count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()), waitsFor(j.GetWait()),
-			userName(j.GetOwner()))
+		row(t, clip(j.GetSpec().GetName(), 40), jobState(j), clipPath(j.GetSpec().GetDataset(), 40), servedBy(j),
+			clip(subset, 30), count(j.GetSubsetSize()), ranks(j), epoch(j), count(j.GetCounters().GetSamplesDelivered()),
+			rate(j), count(j.GetCounters().GetDecodes()), fmt.Sprintf("%.1fs", j.GetCounters().GetWaitSeconds()),
+			waitsFor(j.GetWait()), userName(j.GetOwner()))
 	}
+}
+
+// servedBy says in the words of the DataLoader's served_by who makes the samples of a job. A DataLoader that torch
+// serves has no job.
+func servedBy(j *larderv1.Job) string {
+	if strings.HasPrefix(j.GetSpec().GetDataset(), "python:") {
+		return "workers"
+	}
+	return "native"
 }
 
 // jobState is the state of a job in a word or two: one that is paused lives, or is suspect, as well.
@@ -226,6 +235,7 @@ func describeSpec(t *tabwriter.Writer, j *larderv1.Job) {
 	row(t, "state", state)
 	row(t, "owner", userName(j.GetOwner()))
 	row(t, "dataset", s.GetDataset())
+	row(t, "served by", servedBy(j))
 	if s.GetSubset() != "" {
 		row(t, "subset", s.GetSubset())
 	}

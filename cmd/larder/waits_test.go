@@ -38,7 +38,7 @@ func TestViewsOfAWait(t *testing.T) {
 	}
 	b.WriteString(inOneLine(t, explain(j, []*larderv1.Job{j}, nil, nil)))
 	for _, want := range []string{
-		"SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s  root\n",
+		"SERVED BY", "d        native", "served by  native", "SAMPLES/S", "WAITS FOR", "1,250", "7.5s", "rank 1 5.0s  root\n",
 		"waits for  rank 1, which has not come (it has waited 5.0 s)", "waits for the training script",
 		"Now it waits for rank 1, which has not come (it has waited 5.0 s).", "Its rank 1 waits for the training script.",
 		"works for 500 ms on a batch in rank 0",

@@ -56,7 +56,14 @@ func (u *resources) open(o resourceOptions) (err error) {
 	if u.disks.tier != nil {
 		sources.Kept = u.disks.tier
 	}
-	if u.catalog, err = source.OpenCatalog(sources); err != nil {
+	u.catalog, err = source.OpenCatalog(sources)
+	if err != nil && sources.IndexDir != "" && o.config.Source.IndexDir == "auto" { // as a state.dir of auto
+		o.log.Warn("no index is saved: each start reads the lists of files again", "folder", sources.IndexDir,
+			"error", err)
+		sources.IndexDir = ""
+		u.catalog, err = source.OpenCatalog(sources)
+	}
+	if err != nil {
 		return err
 	}
 	pages := arena.Probe()

@@ -178,9 +178,9 @@ func TestUnknownSchemes(t *testing.T) {
 // TestManyShards lists, looks at and indexes many files, reads some, and checks all again: with few files open at once,
 // with memory of the order of the index, and, where nothing has changed, without opening any.
 func TestManyShards(t *testing.T) {
-	n := lane.Times(5000, 20_000)
+	n := lane.Times(2000, 20_000)
 	if testing.Short() {
-		n = 5000
+		n = 2000
 	}
 	if s := os.Getenv("LARDER_SHARDS"); s != "" {
 		v, err := strconv.Atoi(s)

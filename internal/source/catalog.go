@@ -100,7 +100,8 @@ func OpenCatalog(cfg CatalogConfig) (*Catalog, error) {
 	}
 	if cfg.IndexDir != "" {
 		if err := os.MkdirAll(cfg.IndexDir, 0o700); err != nil {
-			return nil, errs.New(errs.ConfigInvalid, printable(cfg.IndexDir), "name a folder that the daemon may write to",
+			return nil, errs.New(errs.ConfigInvalid, printable(cfg.IndexDir),
+				"set source.index_dir to a folder that the daemon may write to, or to nothing: none is saved then",
 				"the folder for saved indexes cannot be made").Because(err)
 		}
 		removeLeftovers(cfg.IndexDir)

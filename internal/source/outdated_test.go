@@ -165,7 +165,8 @@ func TestAnIndexOfAnEarlierLarder(t *testing.T) {
 // files are scanned again when the dataset is opened; others are not.
 func TestFilesThatAnEarlierLarderMisread(t *testing.T) {
 	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("4d", 32) + "\nsize 12345\n"
-	lines, long := strings.Repeat("a line\n", len(pointer))[:len(pointer)], strings.Repeat("a line\n", 1<<18)
+	lines := strings.Repeat("a line\n", len(pointer))[:len(pointer)]
+	long := strings.Repeat(strings.Repeat("a line ", 36)+"\n", 1<<13) // larger than a page
 	none, some := string(gzipOf(t, nil)), string(gzipOf(t, []byte("{\"x\": 1}\n{\"x\": 2}\n")))
 	cut := "\x1f\x8b\x08\x08" + strings.Repeat("n", len(none)-4) // in the name of the file
 	for name, x := range map[string]struct {
@@ -173,12 +174,12 @@ func TestFilesThatAnEarlierLarderMisread(t *testing.T) {
 		indexed                  int
 	}{
 		"lines":            {"text:%s", "b.txt", lines, pointer, "git lfs pull", 0},
-		"tokens":           {"tokens:%s?seq_len=3", "b.bin", lines, pointer, "git lfs pull", 0},
+		"tokens":           {"tokens:%s?seq_len=30", "b.bin", lines, pointer, "git lfs pull", 0},
 		"cut":              {"jsonl:%s", "b.jsonl.gz", none, cut, "it is cut", 0},
 		"long lines":       {"text:%s", "b.txt", long, long, "", 0},
 		"short lines":      {"text:%s", "b.txt", lines, lines, "", 1},
 		"compressed lines": {"jsonl:%s", "b.jsonl.gz", some, some, "", 0},
-		"long tokens":      {"tokens:%s?seq_len=3", "b.bin", long, long, "", 0},
+		"long tokens":      {"tokens:%s?seq_len=30", "b.bin", long, long, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, index := t.TempDir(), t.TempDir()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"larder/internal/errs"
+	"larder/internal/testenv/lane"
 )
 
 // logOf is the only scan log in a folder of indexes; "" = there is none.
@@ -216,13 +217,13 @@ func TestTornScanLogIsScannedAgain(t *testing.T) {
 	if kept[n-1] != 1 {
 		t.Fatalf("of a whole log were kept %v", kept)
 	}
-	for i := 0; i < len(whole); i += 5 {
+	for i := 0; i < len(whole); i += lane.Times(11, 5) {
 		try(fmt.Sprint("cut at ", i), whole[:i])
 	}
 	if kept[0] == 0 || kept[1] == 0 || kept[n-2] == 0 || kept[n-1] != 1 {
 		t.Errorf("of logs that are cut were kept %v", kept)
 	}
-	for i := 0; i < len(whole); i += 3 {
+	for i := 0; i < len(whole); i += lane.Times(7, 3) {
 		b := bytes.Clone(whole)
 		b[i] ^= 0x40
 		try(fmt.Sprint("flipped at ", i), b)

@@ -15,7 +15,6 @@ import shutil
 import socket
 import stat
 import subprocess
-import tempfile
 from typing import IO, NamedTuple
 
 from . import _clock, _environ
@@ -295,8 +294,8 @@ def _launch(binary: str, path: str, deadline: float) -> None:
     log = _log_path(path)
     # The log is in memory where the socket is: log.file keeps it short.
     command = [binary, "serve", "--socket", path, "--idle-exit", IDLE_EXIT, "--set", f"log.file={log}"]
-    # The ready line goes to a file without a name: a pipe would kill the daemon with SIGPIPE when this process ends.
-    with tempfile.TemporaryFile() as ready, open(log, "ab") as errors:
+    # The ready line goes to a file in memory: a pipe would kill the daemon with SIGPIPE when this process ends.
+    with open(os.memfd_create("larder-ready"), "r+b") as ready, open(log, "ab") as errors:
         start = errors.tell()
         try:
             daemon = subprocess.Popen(

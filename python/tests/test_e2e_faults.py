@@ -354,18 +354,24 @@ def test_tiers_resize_live(small, private):
         assert sorted(ids_of(loader)) == list(range(72))
 
 
-def test_a_daemon_is_started_when_none_is_there(small, tmp_path):
+@pytest.mark.parametrize("homeless", [False, True])
+def test_a_daemon_is_started_when_none_is_there(small, tmp_path, homeless):
+    """Also where neither its own folders nor temporary files can be made, as in a container without a home."""
     binary = find_binary()
+    home = tmp_path / "home"
+    if homeless:
+        home.touch()
     script = (
-        "import larder, os\n"
+        "import larder, os, tempfile\n"
+        f"tempfile.tempdir = {str(home)!r}\n"
         f"l = larder.Loader('imagefolder:{small}', batch_size=8, timeout={PATIENCE})\n"
         "print(sum(len(y) for _, y in l), l.stats().pid)\n"
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("LARDER_")}
     env |= {
         "XDG_RUNTIME_DIR": str(tmp_path),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_STATE_HOME": str(home / "state"),
         "LARDER_BIN": binary,
         "PYTHONPATH": str(HERE.parent),
     }
@@ -378,6 +384,8 @@ def test_a_daemon_is_started_when_none_is_there(small, tmp_path):
         assert outs == [["72", str(pid)]] * 3, "one daemon for all"
         assert os.getsid(pid) == pid
         assert os.path.exists(tmp_path / "larder" / "larder.sock")
+        log = (tmp_path / "larder" / "larder.log").read_text()
+        assert ("no index is saved" in log) == ("nothing survives this daemon" in log) == homeless
     finally:
         os.kill(pid, signal.SIGTERM)
     eventually(lambda: not os.path.exists(tmp_path / "larder" / "larder.sock"), PATIENCE)

@@ -38,7 +38,7 @@ func every() int {
 	if testing.Short() {
 		return 8
 	}
-	return lane.Times(3, 1)
+	return lane.Times(5, 1)
 }
 
 // misfit is an error about what a reader gave. It is a fault of the reader, and no way to refuse a file.

@@ -17,6 +17,7 @@ import (
 
 	"larder/internal/record"
 	"larder/internal/spool"
+	"larder/internal/testenv/lane"
 	"larder/internal/xrand"
 )
 
@@ -178,7 +179,7 @@ func runsOf(text []byte, ends []int, run int, starts []int) int {
 // Compressed lines are what they are in a file that is not compressed, in any order, wherever frames end, and each run
 // of frames is unpacked once.
 func TestLinesOfFrames(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(lane.Times(1, 3)) {
 		r := xrand.New(seed)
 		for _, scheme := range []string{"jsonl", "csv", "text"} {
 			plain := someLines(r, scheme, 97+int(r.Uint64()%300))
