@@ -51,6 +51,7 @@ func TestLongNumbersOfCSV(t *testing.T) {
 		"two ids":       {[]string{"id,x\n" + big + ",1\n" + small + ",2\n"}, "uint64 " + big + "|uint64 " + small},
 		"with a mark":   {[]string{"id,x\n\ufeff" + big + ",1\n+" + small + " ,2\n"}, "uint64 " + big + "|uint64 " + small},
 		"below 0":       {[]string{"id,x\n" + big + ",1\n-1,2\n"}, "text " + big + "|text -1"},
+		"none first":    {[]string{"id,x\n,1\n7,2\n"}, "float64 NaN|float64 7"},
 		"none":          {[]string{"id,x\n" + big + ",1\n,2\n"}, "text " + big + "|text "},
 		"beside parts":  {[]string{"id,x\n9007199254740993,1\n0.5,2\n"}, "text 9007199254740993|text 0.5"},
 		"31 digits":     {[]string{"id\n" + huge + "\n1\n"}, "text " + huge + "|text 1"},

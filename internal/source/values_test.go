@@ -1,6 +1,7 @@
 package source
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -124,6 +125,8 @@ func TestMissingLabelsOfEachFormat(t *testing.T) {
 		"mds f64":      {"mds:%s", mdsLabelled(t, "float64", 8, floats64(1, 0, 5, math.NaN())...)},
 		"mds decimal":  {"mds:%s", mdsLabelled(t, "str_decimal", 0, textsOf("1", "0", "5", "")...)},
 		"mds int":      {"mds:%s", mdsLabelled(t, "int8", 1, []byte{1}, []byte{0}, []byte{5}, []byte{255})},
+		"npz f64": {"npz:%s", map[string]string{"a.npz": zipOf(t, zip.Store, "label.npy",
+			strings.Replace(ids("<f8", 0), "(0,)", "(4,)", 1)+string(bytes.Join(floats64(1, 0, 5, math.NaN()), nil)))}},
 		"list csv":     {"imagefiles:%s/a.csv", imageList("a.csv", "path,label\n1.jpg,1\n2.jpg,0\n3.jpg,5\n4.jpg,\n")},
 		"list of keys": {"imagefiles:%s/a.jsonl", imageList("a.jsonl", listOfKeys("1", "0", "5", "null"))},
 	} {

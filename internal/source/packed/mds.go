@@ -114,7 +114,7 @@ func readIndex(a Address, path string) (*mdsIndex, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := validJSON(b); err != nil {
+	if err := errors.Join(validJSON(b), onceEach(b)); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	index := &mdsIndex{}
@@ -223,7 +223,7 @@ var labelNames = []string{"label", "labels", "class", "cls", "y", "target", "fin
 
 func parseColumns(b []byte) (columns, error) {
 	c := columns{image: -1, label: -1}
-	if err := validJSON(b); err != nil {
+	if err := errors.Join(validJSON(b), onceEach(b)); err != nil {
 		return c, fmt.Errorf("its header: %w", err)
 	}
 	if err := json.Unmarshal(b, &c); err != nil {

@@ -508,6 +508,13 @@ func TestDamage(t *testing.T) {
 				t.Errorf("%s with a bit of byte %d flipped: %d samples", f.Scheme(), at, len(got))
 			}
 		}
+		pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("4d", 32) + "\nsize 9\n"
+		for _, b := range [][]byte{append(bytes.Clone(whole[0]), 'x'), []byte(pointer)} {
+			indexed := f.Scheme() == "mds" && len(b) > len(whole[0]) // index.json says how long a shard is
+			if got, err := measured(b); err == nil && !indexed {
+				t.Errorf("%s, %.20q of %d bytes: %d samples", f.Scheme(), b, len(b), len(got))
+			}
+		}
 		tried := damages / every()
 		if every() == 1 && refused < found[f.Scheme()] {
 			t.Errorf("%s: %d of %d flips refused, and of %d %d are the least", f.Scheme(), refused, tried, damages,

@@ -2,11 +2,13 @@ package packed
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
 	"slices"
 	"strconv"
+	"strings"
 
 	"larder/internal/record"
 )
@@ -130,6 +132,40 @@ func validJSON(b []byte) error {
 		return fmt.Errorf("it %w", err)
 	}
 	return nil
+}
+
+// onceEach refuses objects in which a key comes twice, also in other letters: Go's decoder joins both, and Python's
+// takes the last one. What is no JSON is for the decoder to say.
+func onceEach(b []byte) error {
+	in := json.NewDecoder(bytes.NewReader(b))
+	var open []map[string]bool // keys of the objects around a token; nil = a list
+	for key := false; ; {
+		t, err := in.Token()
+		if err != nil {
+			return nil //nolint:nilerr // its end, or no JSON
+		}
+		switch t := t.(type) {
+		case json.Delim:
+			switch t {
+			case '{':
+				open = append(open, map[string]bool{})
+			case '[':
+				open = append(open, nil)
+			default:
+				open = open[:len(open)-1]
+			}
+		case string:
+			if key {
+				k := strings.ToLower(t)
+				if open[len(open)-1][k] {
+					return fmt.Errorf("it has the key %.80q twice", t)
+				}
+				open[len(open)-1][k], key = true, false
+				continue
+			}
+		}
+		key = len(open) > 0 && open[len(open)-1] != nil
+	}
 }
 
 var errHalf = errors.New(`has half of a character, a surrogate such as \ud83d without its other half, which UTF-8 ` +
