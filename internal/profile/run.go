@@ -45,6 +45,7 @@ const (
 	partMemory  = .05
 
 	maxLooked  = 4096
+	leastRead  = 16        // a dataset of so few samples is read whole, whatever time that takes
 	maxEncoded = 256 << 20 // bytes of samples held for the phases after reading
 	maxDecoded = 128 << 20
 	copyBuffer = 32 << 20 // larger than a core's share of any cache
@@ -154,10 +155,13 @@ func (r *run) read(ctx context.Context) error {
 	st.Cold = -1
 	var bytes, reads int64
 	var spent time.Duration
-	for st.Passes < maxPasses && time.Now().Before(until) {
+	for st.Passes == 0 || st.Passes < maxPasses && time.Now().Before(until) {
 		r.dropAll(ctx, until)
-		begun := time.Now()
-		pass := r.each(ctx, len(r.looked.objects), until, func(_ *prep.Worker, i int) (int64, error) {
+		begun, end := time.Now(), until
+		if n := len(r.looked.objects); st.Passes == 0 && n <= leastRead {
+			end = begun.Add(24 * time.Hour) // a mean of fewer would be of no use
+		}
+		pass := r.each(ctx, len(r.looked.objects), end, func(_ *prep.Worker, i int) (int64, error) {
 			b, err := r.cat.Read(ctx, r.looked.objects[i], r.looked.encoded[i][:0])
 			if err == nil {
 				r.looked.encoded[i] = b
