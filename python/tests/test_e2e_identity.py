@@ -78,7 +78,7 @@ def test_a_killed_job_gives_way_to_another_description(server, small):
         command = [sys.executable, "-c", TAKES, f"imagefolder:{small}", *map(str, arguments)]
         return subprocess.Popen(command, env=env, **pipes)
 
-    for batch, batches in ((8, "9"), (6, "12")):
+    for batch, batches in ((8, "9"), (6, "12"), (9, "8")):
         p = start(batch, 0, 1)
         assert p.stdout.readline().strip() == batches
         other = start(4, 0, 1)
